@@ -1,7 +1,7 @@
-//! Runs subjects in other processes: this program under a preloaded malloc, or a build of an older commit.
+//! Runs subjects in other processes: either this program under a preloaded malloc, or a build of an older commit.
 //!
-//! One process can serve all rounds of a subject: it answers one question per round, so its rounds alternate with other
-//! subjects' rounds. If each round starts a new process, each round begins with unused memory.
+//! One process can serve all rounds of a subject: it answers one question per round, so its rounds alternate with the
+//! rounds of other subjects. If each round runs in a new process, every round begins with unused memory.
 
 use crate::rounds::Contender;
 use crate::subject::Kind;
@@ -68,7 +68,7 @@ impl AnsweringProcess {
             .with_context(|| format!("unexpected answer of the child process: {answer:?}"))
     }
 
-    /// Sends a question as `request` does, but kills the process if the answer takes longer than `limit`.
+    /// Sends a question, as `request` does, but kills the process if its answer takes longer than `limit`.
     fn request_with_timeout(&mut self, limit: Duration, question: &Question) -> anyhow::Result<Vec<f64>> {
         let process = Pid::from_raw(self.child.id().try_into()?);
         let (answered, waiting) = mpsc::channel::<()>();
@@ -125,7 +125,7 @@ impl LazyProcess {
         };
         Contender::new(name, kind, round)
     }
-    /// Runs one round. Returns no values if the process has no such subject, or fails; only the first failure is
+    /// Runs one round. Returns no values if the process fails or does not have the subject; only the first failure is
     /// reported on standard error.
     fn round(&self, question: &Question) -> Vec<f64> {
         let mut process = self.process.borrow_mut();

@@ -1,7 +1,7 @@
 //! Clocks for measurements.
 //!
-//! The clock of a timed loop is the CPU time of its thread. Time when the thread does not run is not counted, so a busy
-//! machine disturbs CPU time less than wall-clock time. Shared caches and the CPU's frequency still affect CPU time.
+//! The clock of a timed loop is the CPU time of its thread. CPU time excludes the time when the thread does not run, so
+//! a busy machine disturbs it less than wall-clock time. Shared caches and the CPU's frequency still affect CPU time.
 //! Single operations are timed with the CPU's time stamp counter.
 
 use nix::time::{ClockId, clock_gettime};

@@ -1,5 +1,6 @@
 //! Number of magazines per second that CPUs can exchange with their shared depot, for several numbers of CPUs. Measures
-//! only this project's magazines: a magazine is exchanged on the slow path, which runs when the inlined path misses.
+//! only the magazines of this project; a magazine is exchanged only on the slow path, after the inlined path has
+//! missed.
 
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use uslab_benches::{Bench, Column, Contender, Kind};
 use uslab_magazine::sync::{Arc, AtomicUsize, Ordering};
 use uslab_magazine::{Config, Cpus, Heap, Layer, MAX_DEPOT, Operation, Path, Round, Supplier, Table};
 
-/// Number of objects in a magazine; small, so that the exchanges are most of the work.
+/// Number of objects in a magazine; the number is small, so that exchanges are most of the work.
 const CAPACITY: u16 = 4;
 
 /// A test object, which is only a number.
@@ -27,7 +28,8 @@ impl Round for TestRound {
     }
 }
 
-/// A supplier that makes objects, and panics if objects are returned to it, because then the depot was too small.
+/// A supplier that makes objects; it panics if objects are returned to it, because a return means that the depot was
+/// too small.
 struct NewRoundSupplier {
     made_rounds: AtomicUsize,
     flushed: AtomicUsize,
@@ -125,7 +127,7 @@ impl DepotExchanges {
 fn main() -> anyhow::Result<()> {
     let mut bench = Bench::start(
         "depot",
-        "million depot visits a CPU second and CPU ns a pair, magazines of 4, batches of 4 times what a CPU holds",
+        "million depot visits per CPU second, and CPU ns for an allocation and its free; magazines of 4 objects, batches of 4 times the objects that a CPU holds",
     );
     let capacity = cpus();
     let columns = (1..=capacity).flat_map(|cpus| {

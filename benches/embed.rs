@@ -1,7 +1,7 @@
 //! Tables of what a malloc costs the program that embeds it: memory, start-up time, and system calls.
 //!
-//! Runs for about 20 minutes: `cargo bench -p uslab-benches --bench embed`. With `-- --quick` a short run shows that
-//! the bench works; `-- --table zeros` prints one table.
+//! Runs for about 20 minutes: `cargo bench -p uslab-benches --bench embed`. With `-- --quick`, a short run shows that
+//! the bench works; `-- --table zeros` prints only that table.
 
 use clap::{Parser, ValueEnum};
 use std::ffi::OsStr;
@@ -78,9 +78,9 @@ fn cell(number: Option<f64>) -> String {
 
 fn objects(quick: bool) {
     println!(
-        "\n1,000 objects of 256 KiB each, in use and freed: microseconds of the first allocation, and MiB that are resident with one object, \
-         when all are freed, and a second later.\n\n| an object is constructed | the cache knows its size | first | one | freed | idle |\n\
-         |---|---|---|---|---|---|"
+        "\n1,000 objects of 256 KiB each are allocated and freed. The resident memory is measured with one object, after all are freed, \
+         and a second later.\n\n| an object is constructed | the cache knows its size | first allocation, us | one object, MiB \
+         | all freed, MiB | 1 s later, MiB |\n|---|---|---|---|---|---|"
     );
     let no_library = (PreloadedMalloc { name: "system".into(), kind: Kind::General, library: None }, "");
     for (construct, constructed) in [(1, "when it first leaves its slab"), (2, "with its slab")] {
@@ -94,7 +94,7 @@ fn objects(quick: bool) {
     }
 }
 
-fn returns(mallocs: &[Malloc], quick: bool) {
+fn measure_returned_memory(mallocs: &[Malloc], quick: bool) {
     println!(
         "\nResident MiB: after loading all sessions, and one and ten seconds after dropping most of them."
     );
@@ -131,7 +131,7 @@ fn returns(mallocs: &[Malloc], quick: bool) {
 fn filters() {
     const TEST: &str = "program_with_a_system_call_filter_continues";
     println!(
-        "\nHow programs end that install a system call filter after their start.\n\n| filter | program | with the library | without |\n\
+        "\nPrograms install a system call filter after their start: the table shows how each program ends.\n\n| filter | program | with the library | without |\n\
          |---|---|---|---|"
     );
     let mut command = cargo();
@@ -175,9 +175,7 @@ fn command_stdout(command: &mut Command) -> Option<String> {
 
 fn small(mallocs: &[Malloc], dir: &Path) {
     println!(
-        "\nA process that allocates 100 bytes once and ends: its system calls, and its instructions under valgrind, where there are no restartable \
-         sequences. Then objects of 64 bytes: memory over their bytes.\n\n| malloc | system calls | instructions | KiB before the first | 10,000 \
-         objects | 100,000 objects |\n|---|---|---|---|---|---|"
+        "\nA process allocates 100 bytes once and ends: the table has its system calls, and its instructions under valgrind, which has no restartable sequences. Another process allocates objects of 64 bytes: the table has its memory before the first object, and then the additional memory divided by the bytes of the objects.\n\n| malloc | system calls | instructions | KiB before the first object | ratio for 10,000 objects | ratio for 100,000 objects |\n|---|---|---|---|---|---|"
     );
     let [calls, program] = ["calls.c", "small.c"].map(|name| compiled(name, dir));
     for (malloc, options) in mallocs {
@@ -235,8 +233,7 @@ fn zeros(mallocs: &[Malloc], quick: bool) {
 fn limits(mallocs: &[Malloc], dir: &Path) {
     const GROUP_SIZES: [u64; 4] = [32, 64, 100, 256];
     println!(
-        "\nUnder `ulimit -v` of 900,000 KiB: threads that start, then blocks of 1 MiB. In a control group with the given limit, three fifths of \
-         the limit are freed, and the same amount is mapped.\n\n| malloc | threads | blocks | {} |\n|---|---|---|{}",
+        "\nUnder `ulimit -v` of 900,000 KiB: the number of threads that start, and then the number of blocks of 1 MiB. In a control group with the given limit, a program frees three fifths of the limit, and then maps the same amount.\n\n| malloc | threads | blocks | {} |\n|---|---|---|{}",
         GROUP_SIZES.map(|mib| format!("{mib} MiB")).join(" | "),
         "---|".repeat(GROUP_SIZES.len())
     );
@@ -278,7 +275,7 @@ fn main() {
         }
         match table {
             Table::Objects => objects(options.quick),
-            Table::Returns => returns(&mallocs, options.quick),
+            Table::Returns => measure_returned_memory(&mallocs, options.quick),
             Table::Filters => filters(),
             Table::Small => small(&mallocs, dir.path()),
             Table::Zeros => zeros(&mallocs, options.quick),

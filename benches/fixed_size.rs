@@ -1,5 +1,5 @@
-//! Costs of pools whose objects have one size. Rows cover single objects and batches compared with the system's
-//! allocator, checks, pool creation for several sizes, a walk over objects in use, and the first access to a page.
+//! Costs of pools whose objects have one size. The rows cover single objects, batches, checks, pool creation, a walk
+//! over objects in use, and the first access to a page.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -20,7 +20,7 @@ const BYTES: usize = 1 << 20;
 trait Objects: 'static {
     fn alloc(&mut self) -> NonNull<u8>;
     /// # Safety
-    /// The object was allocated by this allocator and is not freed yet.
+    /// The object was allocated by this allocator and has not been freed.
     unsafe fn free(&mut self, object: NonNull<u8>);
 }
 
@@ -251,7 +251,7 @@ fn walks(bench: &mut Bench) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Measures stores to each page of 64 MiB: the first store to a page, and a second one.
+/// Measures stores to each page of 64 MiB: the first store to a page, and the second store to it.
 fn pages(bench: &mut Bench) {
     const PAGES: usize = (64 << 20) / 4096;
     let touch = |area: &MappedArea| {

@@ -1,6 +1,6 @@
 //! Cost of a handle compared with an index, a pointer, `Arc` and `Weak`. The measured operations find an object, detect
-//! a freed object, replace an object, and visit all objects. The tables show ratios to `Box` or to the faster of `Arc`
-//! and `Weak`.
+//! a freed object, replace an object, and visit all objects. The tables show ratios to `Box`, or to the faster one of
+//! `Arc` and `Weak`.
 
 use rand::seq::SliceRandom;
 use std::hint::black_box;
@@ -48,8 +48,8 @@ impl NameLookup {
         })
     }
 
-    /// Returns the contenders for finding an object or, if `are_freed` is set, for detecting that the object no longer
-    /// exists.
+    /// Returns the contenders for finding a live object or, if `are_freed` is set, for detecting that an object was
+    /// freed.
     fn contenders(budget: Duration, objects: usize, are_freed: bool) -> anyhow::Result<Vec<Contender>> {
         let stamp_sum = if are_freed { 0 } else { (objects * (objects + 1) / 2) as u64 };
         let scenario = Self { budget, objects, stamp_sum };
@@ -124,8 +124,8 @@ impl NameLookup {
     }
 }
 
-/// Repeatedly replaces a random value out of 1,000 by a new value. Shows what it costs to move values, for several
-/// value sizes.
+/// Repeatedly replaces a random value out of 1,000 by a new value. Shows the cost of moving values, for several value
+/// sizes.
 fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender>> {
     const LIVE: usize = 1000;
     const CHUNK: u64 = 1000;
@@ -174,7 +174,7 @@ fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender
     ])
 }
 
-/// Sums the remaining values after `freed` per cent of 10,000 values were freed at random.
+/// Sums the values that remain after `freed` per cent of 10,000 values were freed at random.
 fn visit(budget: Duration, freed: usize) -> anyhow::Result<Vec<Contender>> {
     const VALUES: usize = 10_000;
     let mut table = HandleTable::<Value<4>>::new();

@@ -1,8 +1,8 @@
 //! Passes the samples of interleaved rounds to criterion as benchmarks.
 //!
-//! Criterion alone would measure the subjects one after the other, at different times of day. These benches first run
-//! all rounds, with every subject in each round. Afterwards criterion gets the samples, for its statistics, its report,
-//! and its saved baselines.
+//! Criterion alone would measure the subjects one after the other, and the machine may change between two subjects. The
+//! benches first run all rounds, and measure every subject in each round. After all rounds, criterion gets the samples
+//! for its statistics, its report, and its saved baselines.
 
 use crate::report::Row;
 use anyhow::Context;
@@ -32,7 +32,7 @@ pub struct Baselines {
     plots: bool,
 }
 
-/// A criterion measurement whose values were measured before; the unit is the unit of the row.
+/// A criterion measurement whose values were measured before; its unit is the unit of the row.
 struct MeasuredValue(&'static str);
 
 impl Measurement for MeasuredValue {
@@ -125,8 +125,8 @@ fn save_run(rows: &[&Row], run: &Run, baseline: &str, directory: &Path) -> anyho
     Ok(())
 }
 
-/// Returns the conditions of a baseline's rows, with one line for each run. If there were several runs, each line also
-/// names the rows of the run.
+/// Returns the conditions under which a baseline's rows were measured, with one line for each run. If the baseline has
+/// several runs, each line also names the rows of its run.
 ///
 /// # Errors
 /// Fails if a file is not a valid [`Run`].
@@ -200,7 +200,8 @@ pub(crate) fn analyse_with_criterion(
     baselines.save_baseline.as_ref().map_or(Ok(()), |name| save_run(&complete_rows, run, name, directory))
 }
 
-/// Returns criterion's name of a row within its group. If a row has no case, the benchmark's parameter is the subject.
+/// Returns the name that a row has within its criterion group. If a row has no case, the benchmark's parameter is the
+/// subject.
 fn id(row: &Row) -> BenchmarkId {
     match row.case.as_str() {
         "" => BenchmarkId::from_parameter(&row.subject),

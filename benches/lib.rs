@@ -1,6 +1,6 @@
-//! Compares uslab with other allocators: every subject runs in the same run, in interleaved rounds, with criterion's
-//! statistics. The README of the benches defines the rows, explains how to run them, and lists the limits of the
-//! numbers.
+//! Compares uslab with other allocators: every subject is measured in the same run, in interleaved rounds, with
+//! criterion's statistics. The README of the benches defines the rows, explains how to run them, and lists the limits
+//! of the numbers.
 //!
 //! | module | |
 //! |---|---|

@@ -1,10 +1,10 @@
 //! General-purpose allocators, which serve requests of any size.
 //!
-//! Every allocator is given the size at allocation and at free, as Rust programs do. An allocator can use that size if
-//! it makes its frees faster. Allocators without a Rust crate, and second versions of crates, are loaded as shared
-//! libraries and called through function pointers, so that their symbols stay local.
+//! Every allocator is given the size at allocation and at free, as Rust programs do. An allocator can use the given
+//! size if the size makes its frees faster. An allocator without a Rust crate, or a second version of one, is loaded as
+//! a shared library and called through function pointers, so that its symbols stay local.
 
-use crate::ours::{Global, Kmalloc};
+use crate::ours::{GlobalSubject, Kmalloc};
 use crate::preload;
 use crate::rounds::Contender;
 use crate::subject::{Kind, Raw, Subject, ThreadAccess};
@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 pub trait Malloc: Sync + Sized + Debug + 'static {
     /// Name of the allocator in tables.
     const NAME: &'static str;
-    /// Kind of the allocator, which decides what it is compared with.
+    /// Kind of the allocator; determines the subjects with which it is compared.
     const KIND: Kind;
 
     /// Returns `true` if this machine has the allocator.
@@ -36,7 +36,7 @@ pub trait Malloc: Sync + Sized + Debug + 'static {
     /// Frees memory.
     ///
     /// # Safety
-    /// `memory` came from `alloc` with this size, and the caller no longer uses it.
+    /// `memory` was returned by `alloc` for this size, and the caller no longer uses it.
     unsafe fn free(&self, memory: NonNull<u8>, size: usize);
     /// Returns as much memory to the system as the allocator's interface allows.
     fn give_back(&self) {}
@@ -117,14 +117,14 @@ general! {
 #[derive(Clone, Copy, Debug)]
 struct LoadedMalloc {
     malloc: unsafe extern "C" fn(usize) -> *mut c_void,
-    /// Function that frees memory; some libraries ignore the size.
+    /// Function that frees memory; some libraries ignore its size argument.
     free: unsafe extern "C" fn(*mut c_void, usize),
-    /// Function that returns memory to the system; some libraries ignore the argument.
+    /// Function that returns unused memory to the system; some libraries ignore its argument.
     give_back: unsafe extern "C" fn(bool),
 }
 
 impl LoadedMalloc {
-    /// Opens an allocator's library with local symbols, so that it replaces no other malloc.
+    /// Opens an allocator's library with local symbols, so that the library does not replace the program's malloc.
     fn open(peer: &str, [malloc, free, give_back]: [&CStr; 3]) -> Option<Self> {
         let mut files =
             preload::files(peer).filter_map(|file| CString::new(file.into_os_string().into_vec()).ok());
@@ -191,12 +191,12 @@ loaded! {
     MiMalloc2 = "mimalloc2", [c"mi_malloc", c"mi_free_size", c"mi_collect"];
     /// gperftools' tcmalloc.
     GPerfTools = "gperftools", [c"tc_malloc", c"tc_free_sized", c"MallocExtension_ReleaseFreeMemory"];
-    /// rpmalloc. A thread's first allocation creates its heap; rpmalloc notices that a thread exits only if it is
-    /// preloaded.
+    /// rpmalloc. A thread's first allocation creates the thread's heap; rpmalloc notices the end of a thread only if
+    /// rpmalloc is preloaded.
     RpMalloc = "rpmalloc", [c"rpmalloc", c"rpfree", c"rpmalloc_thread_collect"];
 }
 
-/// Names of the other allocators whose libraries are not installed.
+/// Names of the general allocators whose libraries are not installed.
 pub(crate) fn missing_libraries() -> impl Iterator<Item = &'static str> {
     let all = [
         (MiMalloc2::NAME, MiMalloc2::available()),
@@ -272,7 +272,7 @@ pub fn contenders(work: &impl MallocWork) -> Vec<Contender> {
         M::available().then(|| Contender::new(M::NAME, M::KIND, round))
     }
     let all = [
-        contender::<Global>(work),
+        contender::<GlobalSubject>(work),
         contender::<Kmalloc>(work),
         contender::<System>(work),
         contender::<MiMalloc2>(work),

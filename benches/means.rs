@@ -1,5 +1,4 @@
-//! Results of whole programs under a preloaded malloc, as measured by the bench `malloc`: names, units, saved results,
-//! means.
+//! Results of whole programs under a preloaded malloc, as the bench `malloc` measures them.
 
 use crate::kept;
 use crate::report::{Column, Report, Row};
@@ -11,7 +10,7 @@ use std::path::Path;
 pub const ROW: &str = "malloc";
 /// Name of this project's malloc in the tables.
 pub const OWN_ALLOCATOR: &str = "uslab";
-/// Names of the columns that each program has.
+/// Names of the columns of each program.
 pub const COLUMNS: [&str; 3] = ["time", "CPU time", "peak"];
 /// Prefix of the names of the benchmark programs.
 const BENCH_PREFIX: &str = "bench/";
@@ -30,8 +29,8 @@ pub(crate) fn split_case_name(case: &str) -> Option<(&str, &str)> {
     case.rsplit_once(", ")
 }
 
-/// Returns the results that the bench saved as a baseline; `None` if it saved no results. Each case becomes a separate
-/// row.
+/// Returns the results that the bench saved as a baseline; `None` if it saved no results. Each saved case becomes a
+/// separate row.
 ///
 /// # Errors
 /// Fails if a file is not valid criterion JSON.
@@ -74,9 +73,9 @@ pub fn means(report: &Report) -> String {
 /// Means of one column over all programs.
 struct ColumnMeans {
     cases: usize,
-    /// For each malloc, the mean over all cases of its ratio to the best other malloc; the lowest mean comes first.
+    /// For each malloc, the mean of its ratios to the best other malloc in each case; the lowest mean comes first.
     means: Vec<(String, f64)>,
-    /// Mean of the best other malloc.
+    /// Lowest mean of any other malloc.
     best_peer: f64,
     /// Names of the mallocs that failed in at least one case.
     incomplete: Vec<String>,

@@ -1,6 +1,6 @@
-//! Subjects of this project: its object caches, malloc and kmalloc, and the magazine layer of the 2001 paper.
+//! Subjects of this project: its object caches, its malloc, its kmalloc, and the magazine layer of the 2001 paper.
 //!
-//! Only this module uses this project's API, so that a build of an older commit replaces only this file and the folder
+//! Only this module uses the project's API, so a build of an older commit replaces only this file and the folder
 //! `ours`.
 
 mod classic;
@@ -20,8 +20,8 @@ pub use uslab_magazine::sync;
 pub(crate) fn contenders<const WORDS: usize>(work: &impl Work) -> impl Iterator<Item = Contender> {
     let all = [
         Contender::from_subject::<Kmem<WORDS>>(work),
-        Contender::from_subject::<Typed<WORDS>>(work),
-        Contender::from_subject::<OneSizeObjects<Global, WORDS>>(work),
+        Contender::from_subject::<TypedSubject<WORDS>>(work),
+        Contender::from_subject::<OneSizeObjects<GlobalSubject, WORDS>>(work),
         Contender::from_subject::<OneSizeObjects<Kmalloc, WORDS>>(work),
         Contender::from_subject::<ClassicCache<WORDS>>(work),
     ];
@@ -33,8 +33,8 @@ pub(crate) fn mechanism() -> String {
     format!("{:?}", uslab_magazine::Cpus::os().mechanism()).to_lowercase()
 }
 
-/// Returns all unused memory to the system: objects to their slabs, empty slabs to the page allocator, pages to the
-/// system.
+/// Returns all unused memory to the system: flushes objects to slabs, frees empty slabs to the page allocator, and
+/// returns the pages to the system.
 pub(crate) fn return_unused_memory() {
     if let Ok(subsystem) = Subsystem::global() {
         subsystem.shrink();
@@ -103,16 +103,16 @@ impl ThreadAccess for KmemAccess<'_> {
     }
 }
 
-/// A subject that allocates typed objects of an [`ObjectCache`]; each is freed when its box is dropped.
-pub struct Typed<const WORDS: usize>(ObjectCache<Bytes<WORDS>>);
+/// A subject that allocates typed objects of an [`ObjectCache`]; dropping an object's box frees the object.
+pub struct TypedSubject<const WORDS: usize>(ObjectCache<Bytes<WORDS>>);
 
-impl<const WORDS: usize> fmt::Debug for Typed<WORDS> {
+impl<const WORDS: usize> fmt::Debug for TypedSubject<WORDS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<const WORDS: usize> Subject for Typed<WORDS> {
+impl<const WORDS: usize> Subject for TypedSubject<WORDS> {
     const NAME: &'static str = "object_cache";
     const KIND: Kind = Kind::Ours;
     type ThreadAccess<'s> = TypedAccess<'s, WORDS>;
@@ -155,13 +155,13 @@ impl<'s, const WORDS: usize> ThreadAccess for TypedAccess<'s, WORDS> {
     }
 }
 
-/// A subject that calls [`Uslab`], a static variable, through `GlobalAlloc`, as a program does.
+/// A subject that calls a static [`Uslab`] through `GlobalAlloc`, as programs do.
 #[derive(Debug)]
-pub struct Global;
+pub struct GlobalSubject;
 
 static USLAB: Uslab = Uslab;
 
-impl Malloc for Global {
+impl Malloc for GlobalSubject {
     const NAME: &'static str = "uslab";
     const KIND: Kind = Kind::Ours;
 
@@ -186,7 +186,7 @@ impl Malloc for Global {
     }
 }
 
-/// A subject at the kmalloc level: 13 size classes, whose frees find the cache by the object's address.
+/// A subject at the kmalloc level: it has 13 size classes, and a free finds the cache by the object's address.
 #[derive(Debug)]
 pub struct Kmalloc(&'static uslab::Kmalloc);
 
@@ -214,11 +214,11 @@ impl Malloc for Kmalloc {
     }
 }
 
-/// A subject of this project that a bench can disturb through other caches.
+/// A subject of this project that a bench can disturb by using other caches.
 pub trait DisturbedSubject: Subject {
     /// Ends a reaping interval, as the reaper thread does.
     fn reap();
-    /// Creates another cache that shares the page allocator.
+    /// Creates another cache that shares the page allocator of the measured cache.
     fn other() -> OtherCache;
 }
 
@@ -231,7 +231,7 @@ impl<const WORDS: usize> DisturbedSubject for Kmem<WORDS> {
     }
 }
 
-impl<const WORDS: usize> DisturbedSubject for Typed<WORDS> {
+impl<const WORDS: usize> DisturbedSubject for TypedSubject<WORDS> {
     fn reap() {
         reap_all();
     }
@@ -240,7 +240,7 @@ impl<const WORDS: usize> DisturbedSubject for Typed<WORDS> {
     }
 }
 
-impl<const WORDS: usize> DisturbedSubject for OneSizeObjects<Global, WORDS> {
+impl<const WORDS: usize> DisturbedSubject for OneSizeObjects<GlobalSubject, WORDS> {
     fn reap() {
         USLAB.reap();
     }

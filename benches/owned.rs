@@ -1,6 +1,6 @@
-//! Cost of an object that is `Send` and `'static`, so that an async task can own it. Compares `alloc_owned` with a box
-//! that borrows its cache, with C library memory, and with a pool that each object keeps alive through an `Arc`. Each
-//! object has 64 bytes.
+//! Cost of an object that is `Send` and `'static`, so that an async task can own it. Compares `alloc_owned` with three
+//! alternatives: a box that borrows its cache, C library memory, and a pool that each object keeps alive through an
+//! `Arc`. Each object has 64 bytes.
 
 use parking_lot::Mutex;
 use std::marker::PhantomData;
@@ -99,7 +99,7 @@ fn measure<O: DerefMut<Target = Object> + Send>(
 
 fn main() -> anyhow::Result<()> {
     let mut bench =
-        Bench::start("owned", "CPU ns for an object of 64 B and its drop, the same over and over");
+        Bench::start("owned", "CPU ns to allocate and drop an object of 64 B, repeated with the same object");
     let budget = bench.budget();
     let cache: &'static ObjectCache<Object> =
         Box::leak(Box::new(ObjectCache::builder("bench-owned").ctor(Object::default).build()?));

@@ -1,4 +1,4 @@
-//! Writes a Markdown page of saved runs: the rows won and lost, and the tables of some rows.
+//! Writes a Markdown page from saved runs: it shows the rows won and lost, and the tables of some rows.
 
 use crate::means::{self, COLUMNS};
 use crate::report::{Report, places};
@@ -7,9 +7,9 @@ use std::fmt;
 pub(crate) struct Page<'r> {
     /// Command line that wrote the page.
     pub(crate) command: String,
-    /// Saved runs; the values and tables come from the last one.
+    /// Saved runs; the page takes its values and tables from the last one.
     pub(crate) runs: &'r [Report],
-    /// Rows of the last table, each with the subject that must be in the row.
+    /// Rows of the last table, each with the subject that the row must contain.
     pub(crate) expected: Vec<(String, String)>,
     /// Saved runs of the whole-program bench, if any.
     pub(crate) programs: &'r [Report],

@@ -1,8 +1,8 @@
-//! Pools of objects of one kind, as Rust programs use them, and the floor: the harness alone, without an allocator.
+//! Pools of objects of one kind, as Rust programs use them, and the floor, which is the harness without an allocator.
 
 use crate::subject::Raw;
 #[cfg(feature = "peers")]
-use crate::subject::{Bytes, opaque_pointer, stamped};
+use crate::subject::{Bytes, opaque_pointer, stamped_bytes};
 use crate::subject::{Kind, Subject, ThreadAccess, hide_index};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ impl Subject for Null {
     const NAME: &'static str = "null";
     const KIND: Kind = Kind::Floor;
     const SHARED: bool = false;
-    const CHECKED: bool = false;
+    const HAS_DISJOINT_OBJECTS: bool = false;
     type ThreadAccess<'s> = NullAccess;
 
     fn new(live: usize) -> Self {
@@ -57,11 +57,12 @@ impl ThreadAccess for NullAccess {
 }
 
 /// A subject that keeps free objects in a thread-local `Vec`, with the C library behind it; a program can write this in
-/// ten lines. The list does not exchange objects between threads, and frees memory only when its thread exits.
+/// ten lines. The thread-local list does not exchange objects between threads, and frees memory only when its thread
+/// exits.
 #[derive(Debug)]
 pub struct TlsVec<const WORDS: usize>;
 
-/// Number of object sizes that a bench may have: powers of two up to `2^(SIZES - 1)` words.
+/// Number of object sizes that a bench can have; the sizes are powers of two up to `2^(SIZES - 1)` words.
 const SIZES: usize = 8;
 
 fn layout(words: usize) -> Layout {
@@ -137,7 +138,7 @@ impl<const WORDS: usize> ThreadAccess for TlsVecAccess<WORDS> {
     }
 }
 
-/// The crate `slab`, for one thread: values are moved in and out, and are found by number.
+/// The crate `slab`, for one thread: values are moved into and out of the slab, and a number identifies each value.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct Slab<const WORDS: usize>;
@@ -162,7 +163,7 @@ impl<const WORDS: usize> ThreadAccess for slab::Slab<Bytes<WORDS>> {
     type Object = usize;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> usize {
-        hide_index(self.insert(stamped(stamp)))
+        hide_index(self.insert(stamped_bytes(stamp)))
     }
     fn stamp(&self, object: &usize) -> u64 {
         // SAFETY: `alloc` wrote the object's first word.
@@ -177,7 +178,7 @@ impl<const WORDS: usize> ThreadAccess for slab::Slab<Bytes<WORDS>> {
     }
 }
 
-/// The crate `sharded-slab`, like `slab`, for several threads.
+/// The crate `sharded-slab`, which works like the crate `slab` and supports several threads.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct ShardedSlab<const WORDS: usize>(sharded_slab::Slab<Bytes<WORDS>>);
@@ -201,7 +202,7 @@ impl<const WORDS: usize> ThreadAccess for &sharded_slab::Slab<Bytes<WORDS>> {
     type Object = usize;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> usize {
-        hide_index(self.insert(stamped(stamp)).expect("the shard must have room"))
+        hide_index(self.insert(stamped_bytes(stamp)).expect("the shard must have room"))
     }
     fn stamp(&self, object: &usize) -> u64 {
         let entry = self.get(*object).expect("the object must be in use");
@@ -305,7 +306,7 @@ impl<'s, const WORDS: usize> ThreadAccess for &'s lockfree_object_pool::LinearOb
     }
 }
 
-/// The `ArrayQueue` of the crate `crossbeam-queue`, as a pool of boxes, with room for all objects in use.
+/// The `ArrayQueue` of the crate `crossbeam-queue`, used as a pool of boxes, with room for all objects in use.
 #[cfg(feature = "peers")]
 #[derive(Debug)]
 pub struct ArrayQueue<const WORDS: usize>(crossbeam_queue::ArrayQueue<Box<Bytes<WORDS>>>);

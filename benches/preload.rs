@@ -9,14 +9,14 @@ use std::process::Command;
 pub struct PreloadedMalloc {
     /// Name of the malloc in tables.
     pub name: String,
-    /// Kind of the malloc, which decides what it is compared with.
+    /// Kind of the malloc; determines the mallocs with which it is compared.
     pub kind: Kind,
-    /// Path of the library; `None` for the C library's own malloc.
+    /// Path of the library; `None` selects the malloc of the C library.
     pub library: Option<PathBuf>,
 }
 
-/// Names of the other mallocs, each with a library that `benches/peers` builds, or with Debian's library.
-const PEERS: [(&str, &str); 6] = [
+/// Names of the other mallocs, each with its library: a library that `benches/peers` builds, or a library from Debian.
+const OTHER_MALLOCS: [(&str, &str); 6] = [
     ("mimalloc2", "libmimalloc.so.2"),
     ("mimalloc3", "libmimalloc.so.3"),
     ("jemalloc", "libjemalloc.so.2"),
@@ -25,16 +25,16 @@ const PEERS: [(&str, &str); 6] = [
     ("gperftools", "libtcmalloc_minimal.so.4"),
 ];
 
-/// Returns the files that may be the library of a malloc; the dynamic linker must find them. Libraries that
-/// `benches/peers` built come first, because they are newer.
+/// Returns the files that may be the library of a malloc; each is a name that the dynamic linker can find. Libraries
+/// that `benches/peers` built come first, because they are newer.
 pub(crate) fn files(peer: &str) -> impl Iterator<Item = PathBuf> {
     let built_library = target().join(format!("peers/lib{peer}.so"));
-    let installed = PEERS.iter().find(|(name, _)| *name == peer).map(|(_, file)| PathBuf::from(file));
+    let installed = OTHER_MALLOCS.iter().find(|(name, _)| *name == peer).map(|(_, file)| PathBuf::from(file));
     [Some(built_library), installed].into_iter().flatten()
 }
 
-/// Returns the C library's malloc and the other mallocs that are available. Missing mallocs are named on standard
-/// error.
+/// Returns the C library's malloc and the other mallocs that are available. Mallocs that are missing are named on
+/// standard error.
 pub fn peers() -> Vec<PreloadedMalloc> {
     let linker_cache =
         Command::new("ldconfig").arg("-p").output().map(|output| output.stdout).unwrap_or_default();
@@ -43,7 +43,7 @@ pub fn peers() -> Vec<PreloadedMalloc> {
         linker_cache.lines().any(|line| line.split_whitespace().next().map(Path::new) == Some(file))
     };
     let mut all = vec![PreloadedMalloc { name: "system".into(), kind: Kind::General, library: None }];
-    for (name, _) in PEERS {
+    for (name, _) in OTHER_MALLOCS {
         let library = files(name).find(|file| file.is_file() || installed(file));
         if library.is_none() {
             eprintln!(

@@ -1,5 +1,5 @@
-//! Measures the cost of each option of the malloc. Two small programs run under `libuslab.so` with one option each
-//! time, under the C library's malloc, and under hardened mallocs if they are installed.
+//! Measures the cost of each option of the malloc. Two small programs run under `libuslab.so` with one option at a
+//! time, under the C library's malloc, and under any installed hardened mallocs.
 
 use anyhow::Context;
 use std::hint::black_box;
@@ -8,7 +8,7 @@ use std::process::Command;
 use std::ptr::null_mut;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// Environment variable that makes the process run a program: its value holds the program's name and the number of
+/// Environment variable that makes this process run a program: the value holds the program's name and its number of
 /// operations.
 const PROGRAM: &str = "PRICES_PROGRAM";
 
@@ -51,7 +51,7 @@ const HELD_BLOCKS: usize = 2000;
 /// Allocates memory, and writes its first byte.
 ///
 /// # Panics
-/// Panics if memory is short.
+/// Panics if the allocation fails.
 fn malloc(bytes: usize) -> *mut u8 {
     // SAFETY: `malloc` accepts any size.
     let memory = unsafe { libc::malloc(bytes) }.cast::<u8>();
@@ -75,7 +75,7 @@ fn pairs(operations: u64) {
     }
 }
 /// Repeatedly replaces random blocks by blocks of random sizes from 16 to 4,000 bytes.
-fn mixed(operations: u64) {
+fn replace_random_blocks(operations: u64) {
     let mut blocks = vec![null_mut(); HELD_BLOCKS];
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for _ in 0..operations {
@@ -96,7 +96,7 @@ fn mixed(operations: u64) {
 fn run_program(requested_program: &str) -> anyhow::Result<()> {
     let (name, operations) = requested_program.rsplit_once(' ').context("expected a name and a number")?;
     let (program, operations): (fn(u64), u64) =
-        (if name == "in turn" { pairs } else { mixed }, operations.parse()?);
+        (if name == "in turn" { pairs } else { replace_random_blocks }, operations.parse()?);
     program(operations / 10);
     let clock = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
     let before = clock.now()?;

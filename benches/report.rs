@@ -1,30 +1,30 @@
-//! The results of a benchmark run. For each case and subject, the report has the median of the rounds, their spread,
-//! and the ratio to the best general allocator of the same run. The report's last table ranks each of this project's
-//! subjects in each row.
+//! The results of a benchmark run. For each case and subject, the report shows the median of the rounds, their spread,
+//! and the ratio to the best general allocator of this run. The report's last table ranks this project's subjects, row
+//! by row.
 
 use crate::page::PRELOADED_SUFFIX;
 use crate::subject::Kind;
 use std::fmt::{self, Write};
 
-/// The direction in which a number is better; it also decides which value the number is compared with.
+/// The direction in which a number is better; it also determines the value for comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BetterDirection {
     /// Less is better: the number is compared with the lowest median of the general allocators.
     Lower,
-    /// More is better: the number is compared with the median of the medians of the general allocators.
+    /// More is better: the number is compared with the median over all general allocators, each with its own median.
     Higher,
-    /// The number is already a ratio, which is not compared.
+    /// The number is already a ratio, so it is not compared.
     Ratio,
 }
 
 /// A column of a contender's measurements.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Name of the column in tables, printed after the case's name; may be empty.
+    /// Name of the column in tables, printed after the name of the case; may be empty.
     pub name: String,
     /// Unit of the column's numbers in tables; may be empty.
     pub unit: &'static str,
-    /// Direction in which the column's numbers are better.
+    /// Direction in which the numbers in the column are better.
     pub better: BetterDirection,
     /// Row of the last table in which the column counts; `None` for the row of the group.
     row: Option<String>,
@@ -84,8 +84,8 @@ impl Column {
         }
     }
     /// Returns the last table's row in which the column counts, or `None` if it does not count. `row` is the row of the
-    /// group, whose name already shows if a malloc is preloaded.
-    pub(crate) fn standing(&self, row: &str) -> Option<String> {
+    /// group, whose name already shows that a malloc is preloaded.
+    pub(crate) fn standing_in_row(&self, row: &str) -> Option<String> {
         let display_name =
             |name: &String| format!("{name}{}", if self.preloaded { PRELOADED_SUFFIX } else { "" });
         self.counts.then(|| self.row.as_ref().map_or_else(|| row.to_owned(), display_name))
@@ -128,12 +128,12 @@ pub struct Report {
     pub(crate) names: Vec<(String, String)>,
     /// Rows and cases in which no subject has a value.
     pub(crate) unmeasured: Vec<(String, String)>,
-    /// Results by case, best subject first.
+    /// Results grouped by case, with the best subject first.
     pub rows: Vec<Row>,
 }
 
 /// Name of the processor, as the kernel reports it.
-fn processor() -> String {
+fn processor_name() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| "unknown".into(), |(_, model)| model.trim().into())
@@ -145,7 +145,7 @@ pub(crate) fn machine() -> String {
     format!(
         "{} CPUs ({}), Linux {}, slots by {}",
         crate::team::cpus(),
-        processor(),
+        processor_name(),
         kernel.trim(),
         crate::ours::mechanism()
     )
@@ -170,7 +170,7 @@ impl Report {
     }
 
     /// Adds one column of a group to the report, with the values that each contender had in all rounds. A contender
-    /// that has no values gets no row.
+    /// without values gets no row in the report.
     pub(crate) fn add<'a>(
         &mut self,
         row: &str,
@@ -192,7 +192,7 @@ impl Report {
                 quartiles: [0.25, 0.75].map(|share| quantile(&sorted_samples, share)),
                 ratio: None,
                 samples,
-                standing: column.standing(row),
+                standing: column.standing_in_row(row),
             }
         };
         let mut rows: Vec<Row> = contenders.filter(|(.., samples)| !samples.is_empty()).map(row_of).collect();
@@ -226,7 +226,7 @@ impl Report {
         self.rows.extend(rows);
     }
 
-    /// Formats one row as a Markdown table with one line per subject and one column per case; a cell has the median and
+    /// Formats one row as a Markdown table with a line per subject and a column per case; a cell shows the median and
     /// the ratio.
     pub(crate) fn table(&self, name: &str, description: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = || self.rows.iter().filter(|row| row.row == name);
@@ -258,9 +258,9 @@ impl Report {
                         better: BetterDirection::Lower | BetterDirection::Higher,
                         ..
                     }) => {
-                        write!(f, " {} ({ratio:.2}) |", short(*median))?;
+                        write!(f, " {} ({ratio:.2}) |", short_number(*median))?;
                     }
-                    Some(row) => write!(f, " {} |", short(row.median))?,
+                    Some(row) => write!(f, " {} |", short_number(row.median))?,
                 }
             }
             writeln!(f)?;
@@ -272,7 +272,7 @@ impl Report {
         if let Some(widest_spread) = spreads.last() {
             writeln!(
                 f,
-                "\nDistance between the quartiles: {:.0} % of the median in the median cell, {:.0} % in the widest.",
+                "\nDistance between the quartiles, in % of the median: {:.0} % in a typical cell, {:.0} % in the cell with the largest distance.",
                 spreads[spreads.len() / 2] * 100.0,
                 widest_spread * 100.0
             )?;
@@ -289,7 +289,7 @@ impl fmt::Display for Report {
 }
 
 /// Formats a number with about three digits.
-pub fn short(value: f64) -> String {
+pub fn short_number(value: f64) -> String {
     match value.abs() {
         v if v >= 1e7 => format!("{value:.3e}"),
         v if v >= 100.0 => format!("{value:.0}"),
@@ -298,7 +298,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The worst case of one of this project's subjects, within one row of one run.
+/// The worst case that one of this project's subjects has in one row of one run.
 struct WorstCase<'r> {
     name: &'r str,
     worst: &'r Row,
@@ -336,7 +336,7 @@ pub(crate) struct SubjectInRow<'r> {
     pub(crate) ratios: Vec<f64>,
     /// Ratio in the run that is the median.
     pub(crate) ratio: f64,
-    /// Best peer in the median run; `None` if the ratio does not compare with a peer.
+    /// Best peer in the median run; `None` if the ratio is not a comparison with a peer.
     pub(crate) best: Option<&'r Row>,
     run: &'r Report,
 }
@@ -352,7 +352,7 @@ impl<'r> SubjectInRow<'r> {
             .filter(|_| worst.better == BetterDirection::Lower);
         SubjectInRow { name, worst, ratios, ratio, best, run }
     }
-    /// Returns the smallest and largest ratio if there are several runs, else an empty string.
+    /// Returns a text with the smallest and largest ratio; empty if there is only one run.
     pub(crate) fn spread(&self) -> String {
         match self.ratios.as_slice() {
             [lowest, .., highest] => format!("{lowest:.2}–{highest:.2}"),
@@ -360,13 +360,13 @@ impl<'r> SubjectInRow<'r> {
         }
     }
     /// Returns the name and value of the best peer.
-    pub(crate) fn best(&self) -> String {
-        self.best.map_or_else(String::new, |best| format!("{} {}", best.subject, short(best.median)))
+    pub(crate) fn best_text(&self) -> String {
+        self.best.map_or_else(String::new, |best| format!("{} {}", best.subject, short_number(best.median)))
     }
 }
 
-/// Returns each of this project's subjects in each row, worst ratio first. If the number of runs is even, the worse of
-/// the two middle runs counts as the median.
+/// Returns one entry for each row and each of this project's subjects, worst ratio first. If the number of runs is
+/// even, the worse of the two middle runs counts as the median.
 pub(crate) fn places(runs: &[Report]) -> Vec<SubjectInRow<'_>> {
     let mut all: Vec<Vec<(WorstCase<'_>, &Report)>> = Vec::new();
     for run in runs {
@@ -386,7 +386,7 @@ pub(crate) fn places(runs: &[Report]) -> Vec<SubjectInRow<'_>> {
     places
 }
 
-/// Formats the last table as Markdown, worst row first. The text is empty if no run was saved.
+/// Formats the last table as Markdown, worst row first. The Markdown text is empty if no run was saved.
 pub fn standings(runs: &[Report]) -> String {
     let places = places(runs);
     if places.is_empty() {
@@ -407,9 +407,9 @@ pub fn standings(runs: &[Report]) -> String {
             worst.subject,
             place.spread(),
             worst.case,
-            short(worst.median),
+            short_number(worst.median),
             worst.unit,
-            place.best(),
+            place.best_text(),
             commit.collect::<Vec<_>>().join(", "),
         );
     }

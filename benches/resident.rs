@@ -5,8 +5,8 @@ use nix::unistd::{SysconfVar, sysconf};
 use std::fs::File;
 use std::io::Read;
 
-/// Returns the resident bytes of this process, from `smaps_rollup`. The number is exact, whereas `statm` may lag behind
-/// by some pages for each CPU. Reading `smaps_rollup` does not allocate.
+/// Returns the resident bytes of this process, from `smaps_rollup`. The number from `smaps_rollup` is exact, whereas
+/// `statm` may lag behind by some pages per CPU. Reading `smaps_rollup` does not allocate.
 ///
 /// # Panics
 /// Panics if the kernel has no `smaps_rollup` (added in Linux 4.14).
@@ -17,7 +17,7 @@ pub fn resident() -> f64 {
 /// Returns the resident bytes of another process, which must exist.
 ///
 /// # Panics
-/// Panics as [`resident`] does, or if the process does not exist.
+/// Panics if the kernel has no `smaps_rollup`, or if the process does not exist.
 pub fn resident_bytes_of_process(process: u32) -> f64 {
     read_smaps_rollup(&format!("/proc/{process}/smaps_rollup"))
 }

@@ -1,8 +1,8 @@
 //! Runs a benchmark: parses the command line, and runs rounds in which each subject is measured once.
 //!
-//! In each round, every subject answers each question once. Each round starts with another subject, and rounds
-//! alternate between forward and backward order. Disturbances by the machine (other work, frequency, temperature)
-//! therefore affect all subjects alike, and no subject always follows the same other subject.
+//! In each round, every subject answers each question once. Each round starts with a different subject, and consecutive
+//! rounds run in opposite orders. Disturbances by the machine (other work, frequency, temperature) therefore affect all
+//! subjects alike.
 
 use crate::child::{self, LazyProcess, Program, Question};
 use crate::kept::{self, Baselines, Run};
@@ -67,8 +67,8 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Makes a contender. The closure `round` returns one value for each column of the group, or no values if the round
-    /// failed.
+    /// Makes a contender. The closure `round` returns one value for each column of the group; it returns no values if
+    /// the round failed.
     pub fn new(name: impl Into<String>, kind: Kind, round: impl FnMut() -> Vec<f64> + 'static) -> Self {
         Self { name: name.into(), kind, round: Box::new(round) }
     }
@@ -140,7 +140,7 @@ impl Group {
 #[derive(Debug)]
 pub struct Bench {
     name: &'static str,
-    /// Names and descriptions of the rows, in order; a new group belongs to the last row.
+    /// Names and descriptions of the rows, in order; each new group is added to the last row.
     rows: Vec<(String, String)>,
     arguments: Arguments,
     groups: Vec<Group>,
@@ -162,21 +162,21 @@ impl Bench {
         Self { name, rows, arguments: Arguments::parse(), groups: Vec::new(), preloads: false }
     }
     /// Returns `true` if the benchmark should do only a small amount of work.
-    pub fn quick(&self) -> bool {
+    pub fn is_quick(&self) -> bool {
         self.arguments.quick || !self.arguments.bench
     }
     /// Returns the CPU time that one measurement should take.
     pub fn budget(&self) -> Duration {
-        Duration::from_millis(if self.quick() { 1 } else { 20 })
+        Duration::from_millis(if self.is_quick() { 1 } else { 20 })
     }
     /// Returns `full_count`, or a twentieth of it in a quick run.
     pub fn scale(&self, full_count: usize) -> usize {
-        if self.quick() { (full_count / 20).max(1) } else { full_count }
+        if self.is_quick() { (full_count / 20).max(1) } else { full_count }
     }
     fn rounds(&self) -> u32 {
         let default_rounds = if !self.arguments.bench {
             1
-        } else if self.quick() {
+        } else if self.is_quick() {
             3
         } else {
             11
@@ -189,13 +189,13 @@ impl Bench {
         self.rows.push((name.into(), description.into()));
     }
 
-    /// Measures each group a second time, in a separate row: the subject `system` runs in processes that preload a
-    /// malloc. The preloaded mallocs are this project's malloc and its peers.
+    /// Repeats the measurement of each group in a separate row, in which the subject `system` runs in processes that
+    /// preload a malloc. The preloaded mallocs are this project's malloc and its peers.
     pub fn preloads(&mut self) {
         self.preloads = true;
     }
 
-    /// Adds one or more cases to the last row. Each contender's round returns a value for each column.
+    /// Adds one or more cases to the last row. The `round` of each contender returns one value for each column.
     pub fn group(
         &mut self,
         case: impl Into<String>,
@@ -206,7 +206,7 @@ impl Bench {
     }
 
     /// Adds cases as [`group`](Self::group) does, but runs each round of a contender in a new process.
-    pub fn isolated(
+    pub fn isolated_group(
         &mut self,
         case: impl Into<String>,
         columns: impl IntoIterator<Item = Column>,
@@ -231,7 +231,7 @@ impl Bench {
     }
 
     fn program(&self, path: PathBuf, library: Option<PathBuf>) -> Program {
-        Program { path, library, quick: self.quick() }
+        Program { path, library, quick: self.is_quick() }
     }
 
     /// Runs all measurements, passes the samples to criterion, and prints the tables.
@@ -313,7 +313,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Adds the rows of the preloaded mallocs; each follows the row that it repeats.
+    /// Adds the rows of the preloaded mallocs; each of these rows follows the row that it repeats.
     fn preloaded(&mut self) -> anyhow::Result<()> {
         // `cargo test --benches` starts no processes and builds nothing.
         if !self.preloads || !self.arguments.bench {
@@ -385,7 +385,7 @@ impl Bench {
         for group in &self.groups {
             let own_contenders = group.contenders.iter().filter(|contender| contender.kind == Kind::Ours);
             for subject in own_contenders.map(|contender| &contender.name) {
-                let standings = group.columns.iter().filter_map(|column| column.standing(&group.row));
+                let standings = group.columns.iter().filter_map(|column| column.standing_in_row(&group.row));
                 expected.extend(standings.map(|standing| (standing, subject.clone())));
             }
         }
@@ -496,8 +496,8 @@ impl Bench {
     }
 }
 
-/// Returns the order in which the contenders run in a round. Each round begins with the next contender, and rounds
-/// alternate between forward and backward order, so no contender always follows the same one.
+/// Returns the order in which the contenders run in a round. Each round begins with a different contender, and
+/// consecutive rounds run in opposite orders, so no contender always follows the same one.
 fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;

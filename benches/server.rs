@@ -1,9 +1,10 @@
-//! Measures a server's memory and speed as its users see them. The example server runs on object caches and on `Box`;
-//! for `Box` it uses `Uslab`, the C library's malloc, or one of their peers. `redis-benchmark` loads each server.
+//! Measures the memory and speed of a server from the view of its clients. The example server runs on object caches or
+//! on `Box`; with `Box`, its global allocator is `Uslab`, the C library's malloc, or a peer. `redis-benchmark` loads
+//! each server.
 //!
-//! Each round starts a new server process. The server gets values of four sizes under the same random keys, one size
-//! after the other, so most values replace a value of another size. At the end of a round, the benchmark deletes every
-//! key and disconnects all clients.
+//! Each round starts a new server process. The server gets values of four sizes, one size after the other, under the
+//! same random keys; most values therefore replace a value of another size. At the end of a round, the benchmark
+//! deletes every key and disconnects all clients.
 
 use anyhow::Context;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,12 +16,12 @@ use uslab_benches::preload::{PreloadedMalloc, peers};
 use uslab_benches::resident::{cpu_seconds_of_process, resident_bytes_of_process};
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// Sizes of the values in bytes: three are in size classes, and one takes whole pages.
+/// Sizes of the values in bytes: three sizes are in size classes, and one size takes whole pages.
 const SIZES: [u32; 4] = [16, 200, 1000, 10_000];
 const CLIENTS: u32 = 50;
-/// Time from the load to the reading of the remaining memory: it covers several reaper intervals of this project, and
-/// other mallocs' delays.
-const IDLE: Duration = Duration::from_secs(5);
+/// Time from the end of the load to the reading of the remaining memory: several reaper intervals of this project, and
+/// the delays of other mallocs.
+const IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// A server, and the command that starts it.
 #[derive(Clone)]
@@ -161,7 +162,7 @@ impl Load {
             .map(|seconds| seconds * 1e6 / (n * self.requests as f64));
         let peak = server.peak()?;
         server.clear()?;
-        std::thread::sleep(IDLE);
+        std::thread::sleep(IDLE_TIME);
         let resident_bytes = resident_bytes_of_process(server.process.id());
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         Ok(vec![n / seconds / 1000.0, p99, cpu[0] + cpu[1], cpu[1], mib(peak), mib(resident_bytes)])

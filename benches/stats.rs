@@ -1,6 +1,6 @@
-//! Cost that checks, statistics and disabled magazines add to the allocation and free of a hot object. The counting
-//! itself cannot be disabled, because the counts are part of the magazine's word. The benchmark therefore measures only
-//! the cost of reading the counts.
+//! Cost that checks, statistics or disabled magazines add to allocating and freeing one hot object. Counting operations
+//! cannot be disabled, because the counts are part of the magazine's word. Because counting is always enabled, the
+//! benchmark measures only the cost of reading the counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,8 +49,10 @@ impl SeparateCache {
 }
 
 fn main() -> anyhow::Result<()> {
-    let mut bench =
-        Bench::start("stats", "CPU ns for a hot pair of 64 B with checks and readers, and for a reading");
+    let mut bench = Bench::start(
+        "stats",
+        "CPU ns for an allocation of 64 B and its free, with checks or with readers of the statistics, and CPU ns for a reading",
+    );
     let budget = bench.budget();
     let own_contender = |name, round: Box<dyn FnMut() -> Vec<f64>>| Contender::new(name, Kind::Ours, round);
     let unchecked_cache = Arc::new(SeparateCache::new(|_| ())?);

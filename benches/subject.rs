@@ -2,9 +2,9 @@
 //! subject through its own [`ThreadAccess`], which for most subjects is only a reference.
 //!
 //! All subjects do the same work for an object: they allocate it, write its first word, and free it. The first word of
-//! an object is its *stamp*. Before the timing starts, [`Checked`] compares the stamps written with the stamps read
-//! back. A subject that allocates one object twice therefore cannot win, and neither can an optimiser that removes the
-//! work.
+//! an object is its *stamp*. Before the timing starts, [`Checked`] compares the sum of the stamps written with the sum
+//! of the stamps read back. A subject that allocates one object twice therefore fails, and the optimiser cannot remove
+//! the work.
 
 use std::cell::OnceCell;
 use std::mem::MaybeUninit;
@@ -15,16 +15,16 @@ pub type Bytes<const WORDS: usize> = [MaybeUninit<u64>; WORDS];
 
 /// Makes an object whose first word is `stamp`.
 #[inline(always)]
-pub fn stamped<const WORDS: usize>(stamp: u64) -> Bytes<WORDS> {
+pub fn stamped_bytes<const WORDS: usize>(stamp: u64) -> Bytes<WORDS> {
     let mut bytes = [MaybeUninit::uninit(); WORDS];
     bytes[0] = MaybeUninit::new(stamp);
     bytes
 }
 
-/// The kind of a subject, which decides what it is compared with.
+/// The kind of a subject; determines the subjects with which it is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The harness alone, which allocates nothing.
+    /// The harness without an allocator.
     Floor,
     /// A subject of this project.
     Ours,
@@ -36,8 +36,8 @@ pub enum Kind {
     Pool,
 }
 
-/// An allocator of objects of one size. The benchmark creates a subject for each question and size, and keeps it over
-/// all rounds.
+/// An allocator of objects of one size. The benchmark creates one subject for each question and object size, and uses
+/// it in all rounds.
 pub trait Subject: Sync + Sized + 'static {
     /// Name of the subject in tables and for `--subjects`.
     const NAME: &'static str;
@@ -47,8 +47,8 @@ pub trait Subject: Sync + Sized + 'static {
     const SHARED: bool = true;
     /// `true` if the time of an allocation is proportional to the number of objects in use.
     const LINEAR: bool = false;
-    /// `true` if live objects do not overlap. Only the floor has `false`, because its objects overlap.
-    const CHECKED: bool = true;
+    /// `true` if live objects do not overlap. Only the floor sets `false`, because its objects overlap.
+    const HAS_DISJOINT_OBJECTS: bool = true;
     /// The value through which one thread uses the subject.
     type ThreadAccess<'s>: ThreadAccess;
 
@@ -74,7 +74,7 @@ pub trait ThreadAccess {
     fn alloc(&mut self, stamp: u64) -> Self::Object;
     /// Reads the first word of an object.
     fn stamp(&self, object: &Self::Object) -> u64;
-    /// Returns the address of the object's first word, or `None` if only the subject may access the object.
+    /// Returns the address of the object's first word; `None` if other code must not access the object.
     fn address(&self, _object: &Self::Object) -> Option<NonNull<u64>> {
         None
     }
@@ -86,7 +86,7 @@ pub trait ThreadAccess {
     fn reap(&mut self) {}
 }
 
-/// The address of an object that the caller frees explicitly.
+/// The address of an object that the caller must free explicitly.
 #[derive(Debug)]
 pub struct Raw(pub NonNull<u64>);
 
@@ -113,11 +113,11 @@ impl Raw {
     }
 }
 
-/// Returns the pointer unchanged; the compiler cannot infer that the result equals the argument.
+/// Returns the pointer unchanged, but hides from the compiler that the result equals the argument.
 ///
-/// The compiler must assume that other code reads the object, so it cannot remove the write of the stamp, or an
-/// allocation that is freed. Hiding an address this way costs no instruction, whereas `black_box` stores it in memory
-/// and loads it again.
+/// The compiler must assume that other code reads the object; it therefore keeps the write of the stamp, and every
+/// allocation. Hiding an address this way costs no instruction, whereas `black_box` stores it in memory and loads it
+/// again.
 #[inline(always)]
 pub fn opaque_pointer<T>(address: NonNull<T>) -> NonNull<T> {
     #[cfg(target_arch = "x86_64")]
@@ -147,7 +147,7 @@ pub fn hide_index(index: usize) -> usize {
     std::hint::black_box(index)
 }
 
-/// A [`ThreadAccess`] that stamps every object differently, and sums both the written stamps and the stamps that it
+/// A [`ThreadAccess`] that stamps every object differently; it sums the stamps that it writes, and the stamps that it
 /// reads before each free.
 #[derive(Debug)]
 pub struct Checked<'l, L> {
@@ -164,13 +164,13 @@ impl<'l, L: ThreadAccess> Checked<'l, L> {
     pub fn new(local: &'l mut L) -> Self {
         Self { local, next: 0, written_sum: 0, read_sum: 0 }
     }
-    /// Checks that both sums are equal after all objects were freed.
+    /// Checks that the sums of written and read stamps are equal after all objects were freed.
     ///
     /// # Panics
     /// Panics if the sums differ.
     pub fn finish<S: Subject>(self) {
         assert!(
-            !S::CHECKED || self.written_sum == self.read_sum,
+            !S::HAS_DISJOINT_OBJECTS || self.written_sum == self.read_sum,
             "{}: the objects must keep their stamps",
             S::NAME
         );
@@ -195,7 +195,7 @@ impl<L: ThreadAccess> ThreadAccess for Checked<'_, L> {
     }
 }
 
-/// A subject that is created at its first use, so that a caller can first measure a baseline without it.
+/// A subject that is created at its first use, so that a caller can measure a baseline before it exists.
 #[derive(Debug)]
 pub struct LazySubject<S> {
     subject: OnceCell<S>,

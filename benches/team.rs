@@ -21,7 +21,7 @@ pub fn pin(cpu: usize) {
     }
 }
 
-/// The threads of a run; each thread measures itself while all threads run.
+/// The threads of a run; each thread is measured while all threads run.
 #[derive(Debug)]
 pub struct Team {
     barrier: Barrier,
@@ -58,7 +58,7 @@ impl Team {
     }
 
     /// Waits for the other threads, then runs `chunk` repeatedly and returns CPU nanoseconds per operation. No thread
-    /// stops before all threads have used their budget, so each thread is measured while all others run.
+    /// stops before all threads have used their CPU time budget, so each thread is measured while all others run.
     pub fn measure(&self, chunk: impl FnMut() -> u64) -> f64 {
         self.barrier.wait();
         let mut is_counted = false;
@@ -72,7 +72,7 @@ impl Team {
         crate::clock::measure_per_operation(self.budget, has_more, chunk)
     }
 
-    /// Waits until the other threads of the team arrive here.
+    /// Waits until all threads of the team have called this function.
     pub fn wait(&self) {
         self.barrier.wait();
     }

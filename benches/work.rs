@@ -1,4 +1,4 @@
-//! The timed loops. Every subject runs the same source code of these loops.
+//! The timed loops. Benchmark loops whose source code is the same for every subject.
 
 use crate::subject::ThreadAccess;
 use rand::rngs::SmallRng;
@@ -17,8 +17,8 @@ pub fn below(rng: &mut SmallRng, bound: usize) -> usize {
     ((u64::from(rng.next_u32()) * bound as u64) >> 32) as usize
 }
 
-/// Returns the given reference; the compiler must assume that other code holds its address. Without this function, the
-/// compiler could keep fields in registers during the whole loop, which is impossible in real programs.
+/// Returns the given reference, and makes the compiler assume that other code holds its address. Without this function,
+/// the compiler could keep fields in registers during the whole loop; real programs do not allow this.
 #[inline(always)]
 fn escape<L>(local: &mut L) -> &mut L {
     std::hint::black_box(local)
@@ -46,7 +46,7 @@ pub enum Order {
     Random,
 }
 
-/// A batch: a number of allocations, followed by equally many frees.
+/// A batch: a number of allocations, followed by the same number of frees.
 #[derive(Clone, Debug)]
 pub struct Batch {
     order: Box<[u32]>,
@@ -93,7 +93,7 @@ impl Batch {
 pub struct Places<O>(Box<[MaybeUninit<O>]>);
 
 impl<O> Places<O> {
-    /// Creates `places` slots, and writes to each slot.
+    /// Creates the given number of slots, and writes to each slot.
     pub fn new(places: usize) -> Self {
         let mut room = Box::new_uninit_slice(places);
         for place in &mut room {
@@ -118,8 +118,8 @@ impl<O> Places<O> {
     }
 }
 
-/// Many live objects, some of which are replaced in bursts: each burst frees random objects, and then allocates equally
-/// many.
+/// Many live objects, some of which are replaced in bursts: each burst frees random objects, and then allocates the
+/// same number.
 #[derive(Debug)]
 pub struct Churn<O> {
     objects: Vec<O>,
@@ -138,7 +138,8 @@ impl<O> Churn<O> {
         churn.objects.shuffle(&mut churn.rng);
         churn
     }
-    /// Runs one burst of 1 to 256 frees and as many allocations. Returns the number of allocation and free pairs.
+    /// Runs one burst of 1 to 256 frees, followed by the same number of allocations. Returns the number of allocation
+    /// and free pairs.
     #[inline(always)]
     pub fn burst<L: ThreadAccess<Object = O>>(&mut self, local: &mut L) -> u64 {
         let size = 1 + below(&mut self.rng, MAX_BURST_OBJECTS.min(self.objects.len()));

@@ -1,11 +1,11 @@
 //! Tests that every public operation works or returns an error when a resource is refused. For each number `n`, the
-//! test runs each operation under three fault rules. The first rule lets the `n`-th call of any fault point fail; the
-//! second rule also lets all later calls fail; the third rule, all later calls of the same fault point. Under each
-//! rule, an operation must return an error, or succeed without the refused resource. After a refusal, no object may be
-//! lost, all counts must agree, and the operation must succeed without faults.
+//! test runs each operation under three fault rules. The first rule refuses only the `n`-th call of any fault point;
+//! the second rule also refuses all later calls; the third rule also refuses all later calls of the same fault point.
+//! Under each rule, an operation must return an error, or succeed without the refused resource. After a refusal, no
+//! object may be lost, all counts must agree, and the operation must succeed without faults.
 //!
-//! The test needs a process for itself. Some operations wait until the process has no RCU reader, so several tests in
-//! one process would wait for each other's readers.
+//! The fault test needs a separate process. Some operations wait until the process has no RCU reader, so several tests
+//! in one process would wait for each other's readers.
 #![cfg(not(any(loom, shuttle)))]
 
 #[allow(dead_code)]
@@ -35,8 +35,8 @@ struct FaultTrial {
 }
 
 impl FaultTrial {
-    /// Runs `operation` under the fault rule of the trial. If the operation fails, it must change nothing, and must
-    /// succeed when it is repeated without faults.
+    /// Runs `operation` under the fault rule of the trial. A failed operation must change nothing, and must succeed
+    /// when it is repeated without faults.
     fn run_expecting_possible_error<R, E: Display>(&self, operation: impl FnMut() -> Result<R, E>) -> R {
         let mut operation = operation;
         let before = self.subsystem.check().unwrap();
@@ -64,7 +64,7 @@ impl FaultTrial {
         self.messages.borrow_mut().insert(messages);
         operation().unwrap_or_else(|error| panic!("the operation must succeed without faults: {error}"))
     }
-    /// Runs an operation under the fault rule; unlike with `run_expecting_possible_error`, the operation must not
+    /// Runs an operation under the fault rule; in contrast to `run_expecting_possible_error`, the operation must not
     /// return an error.
     fn must_succeed<R>(&self, operation: impl FnOnce() -> R) -> R {
         self.faults.arm(vec![self.rule.clone()]);
@@ -93,10 +93,10 @@ fn constructed() -> KmemCacheBuilder {
     KmemCache::builder("constructed", 1000).ctor(|bytes| bytes.fill(1))
 }
 /// Returns a cache whose objects are so small that the bitmap of a slab does not fit into its frame.
-fn tiny() -> KmemCacheBuilder {
+fn new_tiny_object_cache() -> KmemCacheBuilder {
     KmemCache::builder("tiny", 8)
 }
-/// Returns a cache whose slabs have a high order; if memory is short, the slabs have a smaller order.
+/// Returns a cache whose slabs normally have a high order, and a smaller order if memory is short.
 fn wide_cache() -> KmemCacheBuilder {
     KmemCache::builder("wide", 2500)
 }
@@ -135,7 +135,7 @@ const OPERATIONS: &[Operation] = &[
     ("build a malloc", |t| drop(t.run_expecting_possible_error(|| Malloc::new(&t.subsystem)))),
     ("alloc", |t| run_trial(t, plain())),
     ("alloc, constructed", |t| run_trial(t, constructed())),
-    ("alloc, long bitmap", |t| run_trial(t, tiny())),
+    ("alloc, long bitmap", |t| run_trial(t, new_tiny_object_cache())),
     ("alloc, high order", |t| run_trial(t, wide_cache())),
     ("alloc, limited", |t| run_trial(t, plain().limit(Limit::Slabs(1)))),
     ("alloc, type-stable", |t| run_trial(t, plain().type_stable())),
@@ -174,7 +174,7 @@ const OPERATIONS: &[Operation] = &[
     }),
     ("alloc_bulk", |t| bulk(t, plain(), 300)),
     ("alloc_bulk, constructed", |t| bulk(t, constructed(), 50)),
-    ("alloc_bulk, long bitmap", |t| bulk(t, tiny(), 1500)),
+    ("alloc_bulk, long bitmap", |t| bulk(t, new_tiny_object_cache(), 1500)),
     ("prefill", |t| {
         let cache = t.cache(plain());
         drop(t.run_expecting_possible_error(|| cache.prefill(Gfp::KERNEL, 150)));
@@ -341,7 +341,7 @@ fn sweep((name, operation): Operation, nodes: u32, mode: &Rule, sum: &mut TrialT
     }
 }
 
-/// If a resource is refused while a subsystem starts, either the subsystem has fewer features, or the error names the
+/// If a resource is refused while a subsystem starts, the subsystem starts with fewer features, or the error names the
 /// resource.
 fn start(mode: &Rule, sum: &mut TrialTotals) {
     for n in 1.. {

@@ -1,4 +1,4 @@
-//! Tests that code which runs during an allocation never calls the global heap, because the global heap may be built on
+//! Tests that code that runs during an allocation never calls the global heap, because the global heap may be built on
 //! this subsystem.
 
 #![cfg(not(any(loom, shuttle)))]
@@ -22,16 +22,16 @@ use uslab_magazine::sync::{assert_unlocked, thread_local};
 
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
-    static HELD: Cell<isize> = const { Cell::new(0) };
+    static HEAP_BYTES_IN_USE: Cell<isize> = const { Cell::new(0) };
     /// A function that this thread's next heap call runs; its argument is the number of requested bytes.
     static CALL_IN_HEAP: Cell<Option<fn(usize)>> = const { Cell::new(None) };
-    /// `Some(0)` if this thread's next heap call must be refused; after the refusal, the number of bytes that the call
-    /// requested.
+    /// The state of a refusal: `Some(0)` if this thread's next heap call must be refused; after the refusal, the
+    /// requested number of bytes.
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The system's heap; it counts the calls and the unfreed bytes of each thread. The heap also checks that a thread
-/// holds no lock during a call.
+/// The system's heap; it counts the calls and the unfreed bytes of each thread. The heap also checks that a thread that
+/// calls it holds no lock.
 struct Counting;
 
 // SAFETY: each method forwards to the system's heap, or returns null if that is allowed.
@@ -43,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
             REFUSED.set(Some(layout.size()));
             return null_mut();
         }
-        HELD.set(HELD.get() + layout.size() as isize);
+        HEAP_BYTES_IN_USE.set(HEAP_BYTES_IN_USE.get() + layout.size() as isize);
         if let Some(meanwhile) = CALL_IN_HEAP.take() {
             meanwhile(layout.size());
             CALL_IN_HEAP.set(Some(meanwhile));
@@ -54,7 +54,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         assert_unlocked();
         CALLS.set(CALLS.get() + 1);
-        HELD.set(HELD.get() - layout.size() as isize);
+        HEAP_BYTES_IN_USE.set(HEAP_BYTES_IN_USE.get() - layout.size() as isize);
         // SAFETY: the caller passes a block of the system's heap and its layout.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -86,7 +86,7 @@ fn heap_call_counter_counts_allocations_and_frees() {
     assert_eq!(CALLS.get(), before + 2);
 }
 
-/// Regression test: the list of caches grew, and the census allocated, while they held locks that allocations need.
+/// Regression test: while the list of caches grew or the census allocated, they held locks that allocations need.
 #[test]
 fn functions_that_call_the_heap_hold_no_lock() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
@@ -103,14 +103,14 @@ fn functions_that_call_the_heap_hold_no_lock() {
 fn dropped_handle_cache_frees_its_heap_memory() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let used = || {
-        let before = HELD.get();
+        let before = HEAP_BYTES_IN_USE.get();
         let builder = ObjectCache::builder("named").ctor(|| 0_u64);
         let cache: HandleCache<u64> = builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap();
         let handles = [(); 1000].map(|()| cache.alloc().unwrap());
-        assert!(HELD.get() >= before + 8 * 1000, "the cache's numbers are in the heap");
+        assert!(HEAP_BYTES_IN_USE.get() >= before + 8 * 1000, "the cache's numbers are in the heap");
         assert!(handles.into_iter().all(|handle| cache.free(handle)));
         drop(cache);
-        HELD.get() - before
+        HEAP_BYTES_IN_USE.get() - before
     };
     // The first use may allocate state that the subsystem keeps.
     used();
@@ -118,7 +118,7 @@ fn dropped_handle_cache_frees_its_heap_memory() {
 }
 
 #[test]
-fn handle_table_blocks_that_lose_a_race_are_freed() {
+fn handle_table_frees_blocks_that_lost_a_creation_race() {
     thread_local! {
         static CACHE: Cell<Option<Rc<HandleCache<u64>>>> = const { Cell::new(None) };
         static LATE_CALL_COUNT: Cell<u64> = const { Cell::new(0) };
@@ -136,7 +136,7 @@ fn handle_table_blocks_that_lose_a_race_are_freed() {
     }
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
     let used = || {
-        let before = HELD.get();
+        let before = HEAP_BYTES_IN_USE.get();
         let builder = ObjectCache::builder("named").ctor(|| 0_u64);
         let cache: Rc<HandleCache<u64>> =
             Rc::new(builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap());
@@ -149,7 +149,7 @@ fn handle_table_blocks_that_lose_a_race_are_freed() {
         assert_eq!(LATE_CALL_COUNT.take(), 3, "the table grows to 64, 128 and 256 numbers");
         assert!(handles.into_iter().all(|handle| cache.free(handle)));
         drop(cache);
-        HELD.get() - before
+        HEAP_BYTES_IN_USE.get() - before
     };
     // The first use may allocate state that the subsystem keeps.
     used();
@@ -187,7 +187,7 @@ fn object_is_freed_if_its_number_cannot_be_allocated() {
     }
 }
 
-/// The guard must request its memory only once.
+/// The guard must request memory only once.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_without_memory_takes_no_samples() {

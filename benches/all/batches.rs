@@ -30,7 +30,10 @@ impl Work for Batches {
 }
 
 pub(crate) fn row(bench: &mut Bench) {
-    bench.row("batches", "CPU ns for a pair, 1000 allocations of 64 B then 1000 frees");
+    bench.row(
+        "batches",
+        "CPU ns for an allocation and its free, in batches of 1000 allocations of 64 B and 1000 frees",
+    );
     for (case, order) in [("lifo", Order::Lifo), ("fifo", Order::Fifo), ("random", Order::Random)] {
         let batches = Batches { batch: Batch::new(1000, order), budget: bench.budget() };
         bench.group(case, [Column::lower("", "ns")], contenders::<8>(&batches));

@@ -33,7 +33,7 @@ impl Work for ChurnWorkload {
 pub(crate) fn row(bench: &mut Bench) {
     bench.row(
         "churn",
-        "CPU ns for a pair of 64 B among 100,000 live objects, replaced in random bursts of 1 to 256",
+        "CPU ns to free an object of 64 B and allocate another, among 100,000 live objects that are replaced in random bursts of 1 to 256",
     );
     let churning = ChurnWorkload { live: bench.scale(100_000), budget: bench.budget() };
     bench.group("", [Column::lower("", "ns")], contenders::<8>(&churning));

@@ -1,5 +1,5 @@
-//! Cost of an allocation and free, and memory per thread, when many threads allocate. All threads exist at the same
-//! time, and the scheduler may move them between CPUs.
+//! Cost of an allocation and free, and memory per thread, when many threads allocate. All threads of the benchmark
+//! exist at the same time, and the scheduler may move them between CPUs.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -18,7 +18,7 @@ const BATCH: usize = 64;
 /// Number of batches that run between two readings of the thread's CPU time.
 const BATCHES_PER_READING: usize = 8;
 const MIB: f64 = 1048576.0;
-/// Size of a thread's stack in bytes: too small for a huge page.
+/// Stack size of a thread in bytes, smaller than a huge page.
 const STACK: usize = 256 << 10;
 
 #[derive(Clone)]
@@ -46,7 +46,7 @@ fn check<S: Subject>(local: &mut S::ThreadAccess<'_>) {
     let objects: [_; BATCH] = std::array::from_fn(|stamp| local.alloc(stamp as u64));
     for (stamp, object) in objects.into_iter().enumerate() {
         assert!(
-            !S::CHECKED || local.stamp(&object) == stamp as u64,
+            !S::HAS_DISJOINT_OBJECTS || local.stamp(&object) == stamp as u64,
             "{}: an object holds the stamp of another object",
             S::NAME
         );
@@ -55,7 +55,7 @@ fn check<S: Subject>(local: &mut S::ThreadAccess<'_>) {
 }
 
 impl Crowd {
-    /// Returns CPU nanoseconds per allocation and free, averaged over the threads, and MiB of memory.
+    /// Returns CPU nanoseconds per allocation and free (averaged over the threads), and MiB of memory.
     fn measure<S: Subject>(&self, subject: &S) -> Vec<f64> {
         let barrier = &Barrier::new(self.threads + 1);
         let worker = || {
@@ -88,8 +88,8 @@ impl Crowd {
     }
 }
 
-/// Returns the resident memory, in MiB, of threads that do not call malloc. Threads created by the standard library
-/// call malloc, and that memory would count for every subject.
+/// Returns the resident memory, in MiB, of threads that do not call malloc. Every thread that the standard library
+/// creates calls malloc, and that memory would count for every subject.
 fn idle_threads_mib(threads: usize) -> f64 {
     extern "C" fn worker(barrier: *mut c_void) -> *mut c_void {
         // Uses about as much of the stack as other members use outside the malloc.
@@ -142,7 +142,7 @@ impl Work for Crowd {
 pub(crate) fn row(bench: &mut Bench) {
     bench.row(
         "crowd",
-        "CPU ns for a pair of 64 B on each of many threads, not pinned; MiB of all idle threads, minus the MiB of `null`; one process per contender",
+        "CPU ns for an allocation of 64 B and its free, on each of many threads that are not pinned; MiB of all threads while they idle, minus the MiB of `null`; one process per contender",
     );
     for threads in [1, 4, 64, 512, 4096] {
         let crowd =
@@ -155,6 +155,6 @@ pub(crate) fn row(bench: &mut Bench) {
         let mut all = contenders::<8>(&crowd);
         let null = move || vec![crowd.measure(&Null::new(BATCH))[0], idle_threads_mib(crowd.threads)];
         all.push(Contender::new(Null::NAME, Null::KIND, null));
-        bench.isolated(format!("{threads} threads"), columns.into_iter().flatten(), all);
+        bench.isolated_group(format!("{threads} threads"), columns.into_iter().flatten(), all);
     }
 }

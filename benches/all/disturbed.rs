@@ -1,13 +1,13 @@
-//! Latency of single operations on one cache while other caches are disturbed. Each quantile is divided by the same
-//! quantile of an undisturbed run.
+//! Latency of single operations on one cache while other caches are disturbed. Each latency quantile is divided by the
+//! same quantile of an undisturbed run.
 
-use crate::tails::{COUNTED, TickHistogram, TimedChurn};
+use crate::tails::{RANKED_QUANTILES, TickHistogram, TimedChurn};
 use nix::sys::pthread::{Pthread, pthread_kill, pthread_self};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::time::{Duration, Instant};
 use uslab_benches::mallocs::OneSizeObjects;
 use uslab_benches::ours::sync::{AtomicBool, Mutex, Ordering};
-use uslab_benches::ours::{DisturbedSubject, Global, Kmem, Typed};
+use uslab_benches::ours::{DisturbedSubject, GlobalSubject, Kmem, TypedSubject};
 use uslab_benches::team::pin;
 use uslab_benches::{Bench, Column, Contender};
 
@@ -18,8 +18,8 @@ enum Disturbance {
     Reaper,
     /// A thread creates, uses once and destroys 1,000 caches a second.
     Births,
-    /// Drains of another cache wait for a CPU whose thread was interrupted and does not run. With restartable
-    /// sequences, no drain waits for an interrupted thread.
+    /// Drains of another cache wait for a CPU whose thread was interrupted and does not run. On systems with
+    /// restartable sequences, a drain never waits for an interrupted thread.
     StuckDrain,
 }
 
@@ -29,7 +29,7 @@ const DISTURBANCES: [(&str, Disturbance); 3] = [
     ("stuck drain", Disturbance::StuckDrain),
 ];
 
-/// How long an interrupted thread is kept from running.
+/// Time for which an interrupted thread is kept from running.
 const INTERRUPTION_TIME: Duration = Duration::from_millis(20);
 
 impl Disturbance {
@@ -76,7 +76,7 @@ impl Disturbance {
     }
 }
 
-/// Calls `action` once per interval; after a late call, the next calls follow faster until they are on schedule.
+/// Calls `action` once per interval; if a call is late, the next calls follow faster to catch up with the schedule.
 /// Returns the number of calls of `action`.
 fn repeat_every(interval: Duration, is_stopped: &impl Fn() -> bool, mut action: impl FnMut()) -> u32 {
     let mut next_time = Instant::now() + interval;
@@ -130,8 +130,9 @@ fn round<S: DisturbedSubject>(subject: &S, tail: &TimedChurn) -> Vec<f64> {
                 disturbing.map_or(0.0, |thread| thread.join().expect("the disturbing thread must not panic")),
             )
         });
-        let quantiles =
-            |ticks: TickHistogram| COUNTED.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64);
+        let quantiles = |ticks: TickHistogram| {
+            RANKED_QUANTILES.map(|(_, quantile)| ticks.value_at_quantile(quantile) as f64)
+        };
         (ticks.into_iter().flat_map(quantiles).collect::<Vec<_>>(), rate)
     };
     let results_of = |(_, disturbance)| {
@@ -154,11 +155,11 @@ fn contender<S: DisturbedSubject>(tail: &TimedChurn) -> Contender {
 pub(crate) fn row(bench: &mut Bench) {
     bench.row(
         "disturbed",
-        "quantiles of the churn's single operations, to those of a quiet run; the disturbance has the second CPU",
+        "quantiles of single operations of `churn`, divided by the same quantiles of an undisturbed run; the disturbing thread runs on the second CPU",
     );
     let columns = DISTURBANCES.into_iter().flat_map(|(name, _)| {
         let quantiles = ["alloc", "free"].into_iter().flat_map(move |operation| {
-            COUNTED.map(|(quantile, _)| {
+            RANKED_QUANTILES.map(|(quantile, _)| {
                 Column::ratio(format!("{name}, {operation} {quantile}"))
                     .count_in_summary_row(format!("disturbed, {name}"))
             })
@@ -166,12 +167,12 @@ pub(crate) fn row(bench: &mut Bench) {
         quantiles.chain([Column::higher(format!("{name}, times"), "a second").exclude_from_summary()])
     });
     let columns: Vec<_> = columns.collect();
-    let time = Duration::from_millis(if bench.quick() { 50 } else { 2500 });
+    let time = Duration::from_millis(if bench.is_quick() { 50 } else { 2500 });
     let tail = TimedChurn { time, ..TimedChurn::new(bench) };
     let contenders = vec![
         contender::<Kmem<8>>(&tail),
-        contender::<Typed<8>>(&tail),
-        contender::<OneSizeObjects<Global, 8>>(&tail),
+        contender::<TypedSubject<8>>(&tail),
+        contender::<OneSizeObjects<GlobalSubject, 8>>(&tail),
     ];
     bench.group("", columns, contenders);
 }

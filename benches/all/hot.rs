@@ -24,7 +24,7 @@ impl Work for Pairs {
 }
 
 pub(crate) fn row(bench: &mut Bench) {
-    bench.row("hot", "CPU ns for an allocation and its free, the same object over and over");
+    bench.row("hot", "CPU ns for an allocation and its free, repeated with the same object");
     let pairs = Pairs { budget: bench.budget() };
     let ns = || [Column::lower("", "ns")];
     bench.group("16 B", ns(), contenders::<2>(&pairs));

@@ -53,9 +53,9 @@ impl Work for Idle {
 }
 
 pub(crate) fn row(bench: &mut Bench) {
-    bench.row("idle", "resident bytes a thread of 1000 that each allocated and freed 64 B once and idle, a process each; null is the thread alone");
+    bench.row("idle", "resident bytes of each of 1000 idle threads that allocated and freed 64 B once; one process per contender; null is a thread without an allocation");
     let idle = Idle { threads: bench.scale(1000) };
     let mut all = contenders::<8>(&idle);
     all.push(Contender::new("null", Kind::Floor, move || vec![idle.bytes(|| ())]));
-    bench.isolated("", [Column::lower("", "B")], all);
+    bench.isolated_group("", [Column::lower("", "B")], all);
 }

@@ -12,18 +12,18 @@ use uslab_benches::{Bench, Column, clock, work};
 enum Sizes {
     /// All sizes are equally likely.
     Uniform,
-    /// The logarithm of the size is uniformly distributed: small sizes are more frequent, as in most programs.
+    /// The logarithm of the size is uniformly distributed, so small sizes are more frequent, as in most programs.
     LogUniform,
 }
 
 #[derive(Clone)]
-struct Mixed {
+struct MixedWorkload {
     sizes: Box<[u32]>,
     live: usize,
     budget: Duration,
 }
 
-impl Mixed {
+impl MixedWorkload {
     /// Draws all sizes in advance, so that the timed loop computes no logarithm. The number of sizes is a power of two.
     fn new(bench: &Bench, sizes: Sizes) -> Self {
         let mut rng = work::random();
@@ -35,7 +35,7 @@ impl Mixed {
     }
 }
 
-impl MallocWork for Mixed {
+impl MallocWork for MixedWorkload {
     fn run<M: Malloc>(&self, malloc: &M) -> Vec<f64> {
         let (mut next_place, mut stamps) = (0, 0_u64);
         let mut alloc = || {
@@ -79,9 +79,9 @@ impl MallocWork for Mixed {
 }
 
 pub(crate) fn row(bench: &mut Bench) {
-    bench.row("mixed", "CPU ns for a pair of 8 to 1024 B among 10,000 live, replaced at random");
+    bench.row("mixed", "CPU ns to free a block of 8 to 1024 B and allocate another, among 10,000 live blocks that are replaced at random");
     for (case, sizes) in [("uniform", Sizes::Uniform), ("log-uniform", Sizes::LogUniform)] {
-        let contenders = mallocs::contenders(&Mixed::new(bench, sizes));
+        let contenders = mallocs::contenders(&MixedWorkload::new(bench, sizes));
         bench.group(case, [Column::lower("", "ns")], contenders);
     }
 }

@@ -45,7 +45,7 @@ impl Work for Refills {
 pub(crate) fn row(bench: &mut Bench) {
     bench.row(
         "refills",
-        "CPU ns for an allocation of 64 B, when a random half of 1,000,000 objects was freed and that half is allocated again",
+        "CPU ns for an allocation of 64 B, after a random half of 1,000,000 objects was freed, while that half is allocated again",
     );
     let refills = Refills { objects: bench.scale(1_000_000) };
     bench.group("", [Column::lower("", "ns")], contenders::<8>(&refills));

@@ -16,8 +16,8 @@ struct Remote {
     reads_object: bool,
 }
 
-/// Spins until `poll` returns a value. After many attempts it yields the CPU, in case the other thread needs that CPU
-/// to run.
+/// Spins until `poll` returns a value. After many failed attempts, yields the CPU, because the other thread may need
+/// that CPU to run.
 fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     for turn in 0_u32.. {
         if let Some(value) = poll() {
@@ -90,7 +90,7 @@ impl Work for Remote {
 pub(crate) fn row(bench: &mut Bench) {
     bench.row(
         "remote",
-        "wall ns for an object of 64 B through a ring of 1024, lower quartile of segments of 10,000",
+        "wall ns to pass an object of 64 B to another thread through a ring of 1024 objects; lower quartile over segments of 10,000 objects",
     );
     if cpus() < 2 {
         eprintln!(

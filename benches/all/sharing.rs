@@ -1,12 +1,12 @@
-//! Cost of false sharing: two threads write to their own small objects. If an allocator puts objects of both threads on
-//! one cache line, each write takes the line from the other CPU (as in Hoard's tests cache-thrash and cache-scratch).
+//! Cost of false sharing: two threads write to their own small objects. If one cache line holds objects of both
+//! threads, each write takes the line from the other CPU (as in Hoard's tests cache-thrash and cache-scratch).
 
 use std::time::Duration;
 use uslab_benches::ours::sync::Mutex;
 use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, contenders};
 
-/// Number of objects of a thread; together they cover several cache lines.
+/// Number of objects of a thread; a thread's objects together cover several cache lines.
 const OBJECTS: usize = 32;
 /// Number of writes to each object before a new object replaces it.
 const WRITES_PER_OBJECT: u64 = 100;
@@ -16,20 +16,20 @@ enum HandOverMode {
     /// Threads allocate their own objects from the start (active sharing: cache-thrash).
     No,
     /// One thread allocates the first objects for all threads, alternating between threads, so neighbouring objects
-    /// belong to different threads. Threads free these first objects and may get the same objects again (passive
-    /// sharing: cache-scratch).
+    /// belong to different threads. Threads free the objects that were allocated for them and may get the same objects
+    /// again (passive sharing: cache-scratch).
     Yes,
 }
 
 #[derive(Clone)]
-struct Sharing {
+struct SharingWorkload {
     hand_over: HandOverMode,
     threads: usize,
     budget: Duration,
 }
 
-/// Measures false sharing among objects; subjects whose objects have no addresses cannot be measured.
-impl Work for Sharing {
+/// Measures false sharing among objects; a subject whose objects have no addresses cannot be measured.
+impl Work for SharingWorkload {
     fn live(&self) -> usize {
         self.threads * OBJECTS
     }
@@ -83,7 +83,7 @@ pub(crate) fn row(bench: &mut Bench) {
     bench.row("sharing", "CPU ns for a write to a thread's own small objects, two pinned threads");
     let threads = cpus().min(2);
     for (case, hand_over) in [("thrash", HandOverMode::No), ("scratch", HandOverMode::Yes)] {
-        let work = Sharing { hand_over, threads, budget: bench.budget() };
+        let work = SharingWorkload { hand_over, threads, budget: bench.budget() };
         bench.group(format!("{case}, 8 B"), [Column::lower("", "ns")], contenders::<1>(&work));
         bench.group(format!("{case}, 16 B"), [Column::lower("", "ns")], contenders::<2>(&work));
     }

@@ -4,10 +4,10 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use uslab_benches::{Bench, Column, Contender, Kind};
 
-/// The row has one subject, which starts processes with the malloc of this process; it therefore compares only the
-/// preloaded mallocs.
+/// The row has one subject: it starts processes with the malloc of this process, so the row compares only preloaded
+/// mallocs.
 pub(crate) fn row(bench: &mut Bench) {
-    bench.row("start", "wall us for `true`, from its start to its end");
+    bench.row("start", "wall us for the program `true`, from its start to its end");
     let times = bench.scale(200);
     let round = move || {
         let start = Instant::now();

@@ -9,12 +9,12 @@ use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, clo
 
 const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
-/// The latency quantiles that the last table ranks. The higher quantile is 99.99 %: of a million operations, a hundred
-/// take longer.
-pub(crate) const COUNTED: [(&str, f64); 2] = [QUANTILES[2], QUANTILES[3]];
+/// The latency quantiles that the last table ranks. The higher of the two quantiles is 99.99 %: of a million
+/// operations, a hundred take longer.
+pub(crate) const RANKED_QUANTILES: [(&str, f64); 2] = [QUANTILES[2], QUANTILES[3]];
 
-/// Histogram of clock ticks with a precision of two digits; it uses few pages, so recording hardly disturbs the CPU
-/// caches.
+/// Histogram of clock ticks with a precision of two digits; it fits in a few pages, so recording hardly disturbs the
+/// CPU caches.
 pub(crate) type TickHistogram = Histogram<u32>;
 
 /// A churn workload in which each operation is timed individually.
@@ -38,7 +38,7 @@ impl TimedChurn {
             || TickHistogram::new_with_bounds(1, 1 << 32, 2).expect("the histogram bounds must be valid");
         let mut churn = Churn::fill(local, self.live);
         churn.bursts(local, self.live as u64);
-        let mut stamped = Stamped { local, allocs: ticks(), frees: ticks() };
+        let mut stamped = TimedAccess { local, allocs: ticks(), frees: ticks() };
         churn.bursts(&mut stamped, self.pairs / 10);
         stamped.allocs.reset();
         stamped.frees.reset();
@@ -47,20 +47,20 @@ impl TimedChurn {
         while pairs < self.pairs || start.elapsed() < self.time {
             pairs += churn.bursts(&mut stamped, self.pairs.min(10_000));
         }
-        let Stamped { local, allocs, frees } = stamped;
+        let TimedAccess { local, allocs, frees } = stamped;
         churn.empty(local);
         [allocs, frees]
     }
 }
 
 /// A [`ThreadAccess`] that times every operation of another `ThreadAccess`.
-struct Stamped<'l, L> {
+struct TimedAccess<'l, L> {
     local: &'l mut L,
     allocs: TickHistogram,
     frees: TickHistogram,
 }
 
-impl<L: ThreadAccess> ThreadAccess for Stamped<'_, L> {
+impl<L: ThreadAccess> ThreadAccess for TimedAccess<'_, L> {
     type Object = L::Object;
     #[inline(always)]
     fn alloc(&mut self, stamp: u64) -> L::Object {
@@ -104,12 +104,12 @@ impl Work for TailLatencyBench {
 pub(crate) fn row(bench: &mut Bench) {
     bench.row(
         "tails",
-        "wall ns of single operations of the churn, a million of each kind; the clock is counted in, null is the clock alone",
+        "wall ns of single operations of `churn`, a million allocations and a million frees; the times include the reading of the clock, and null is this reading alone",
     );
     let columns = ["alloc", "free"].into_iter().flat_map(|operation| {
         QUANTILES.map(|quantile| {
             let column = Column::lower(format!("{operation} {}", quantile.0), "ns");
-            if COUNTED.contains(&quantile) {
+            if RANKED_QUANTILES.contains(&quantile) {
                 column.count_in_summary_row(format!("tails of {operation}"))
             } else {
                 column.exclude_from_summary()

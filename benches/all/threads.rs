@@ -7,8 +7,8 @@ use uslab_benches::team::{Team, cpus, mean};
 use uslab_benches::work::{self, Batch, Order};
 use uslab_benches::{Bench, Column, LazySubject, Subject, Work, contenders};
 
-/// With `batch`, threads allocate batches and free them in random order; without it, they allocate and free one object
-/// over and over.
+/// With `batch`, threads allocate batches and free them in random order; otherwise, each thread allocates and frees one
+/// object over and over.
 #[derive(Clone)]
 struct Threads {
     batch: Option<Batch>,
@@ -63,12 +63,15 @@ pub(crate) fn row(bench: &mut Bench) {
     let budget = bench.budget();
     let batches = || Some(Batch::new(1000, Order::Random));
     let pinned = |batch, scaling| Threads { batch, threads: two_threads, pinned: true, scaling, budget };
-    bench.row("threads", "CPU ns for a pair of 64 B on each of several threads at once");
+    bench.row(
+        "threads",
+        "CPU ns for an allocation of 64 B and its free, on each of several concurrent threads",
+    );
     let ns = || [Column::lower("", "ns")];
     bench.group(format!("{two_threads} threads, batches"), ns(), contenders::<8>(&pinned(batches(), false)));
     let many_threads = Threads { batch: None, threads: 16, pinned: false, scaling: false, budget };
     bench.group("16 threads, hot", ns(), contenders::<8>(&many_threads));
-    bench.row("scaling", "throughput of two pinned threads over that of one");
+    bench.row("scaling", "throughput of two pinned threads, divided by the throughput of one thread");
     let times = || [Column::higher("", "times")];
     bench.group("hot", times(), contenders::<8>(&pinned(None, true)));
     bench.group("batches", times(), contenders::<8>(&pinned(batches(), true)));

@@ -1,4 +1,4 @@
-//! The load of the simulated day: the number of clients at each time of day, and each client's requests.
+//! The load of the simulated day: the number of clients at each time, and the requests of each client.
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
@@ -18,14 +18,14 @@ use uslab_magazine::sync::Counter;
 
 /// Number of clients that each server has at the peak.
 const CLIENTS: usize = 200;
-/// Number of requests after which a client opens a new connection.
+/// A client opens a new connection after this number of requests.
 const REQUESTS: usize = 400;
 const KEYS: u64 = 100_000;
-/// Smallest and largest size of a value in bytes; the logarithms of the sizes are uniformly distributed. A reply larger
-/// than the server's buffer of 8 KiB would be sent in parts without `TCP_NODELAY`, so network timers would determine
-/// its time.
+/// Smallest and largest size of a value in bytes; the logarithms of the sizes are uniformly distributed. A larger reply
+/// would not fit in the server's 8 KiB buffer: without `TCP_NODELAY` it would be sent in parts, and network timers
+/// would determine its time.
 const SIZES: (f64, f64) = (64.0, 8000.0);
-/// Mean lifetimes of values in days: the first is for most values, the second for one value in ten.
+/// Mean lifetimes of values in days: the first applies to most values, the second to one value in ten.
 const MEAN_LIFETIMES: (f64, f64) = (1.0 / 20.0, 1.0 / 5.0);
 
 /// The load curve over the day.
@@ -44,7 +44,7 @@ impl Curve {
     pub(crate) fn day(self) -> Duration {
         self.day
     }
-    /// Returns the load as a fraction of the peak; the time is given as a fraction of the day.
+    /// Returns the load as a fraction of the peak; `time` is a fraction of the day.
     pub(crate) fn load(time_of_day: f64) -> f64 {
         const NIGHT_LOAD: f64 = 0.05;
         let slope = |x: f64| NIGHT_LOAD + (1.0 - NIGHT_LOAD) * (1.0 - (PI * x).cos()) / 2.0;
@@ -76,7 +76,7 @@ impl ServerMeasurements {
         let intervals = (0..intervals).map(|_| Mutex::new(empty())).collect();
         Self { intervals, values: Mutex::default(), errors: Counter::new(0) }
     }
-    /// Returns the total size in bytes of the values that have not expired at this time.
+    /// Returns the total size in bytes of the values that have not expired at the given time.
     pub(crate) fn live(&self, time_of_day: Duration) -> usize {
         let mut values = self.values.lock();
         values.retain(|_, (_, expiry)| *expiry > time_of_day);
@@ -90,7 +90,7 @@ impl ServerMeasurements {
     }
 }
 
-/// Starts the clients of one server, which run for a day. `seed` must differ between servers.
+/// Starts the clients of one server; they run until the end of the day. `seed` must differ between servers.
 pub(crate) fn start(
     runtime: &Runtime,
     address: SocketAddr,
@@ -118,7 +118,7 @@ struct Client {
     address: SocketAddr,
     curve: Curve,
     start: Instant,
-    /// Lowest load, as a fraction of the peak, at which the client sends requests.
+    /// The client sends requests only when the load, as a fraction of the peak, is at least this high.
     needed_load: f64,
     request_rng: SmallRng,
     arrival_rng: SmallRng,
@@ -192,7 +192,7 @@ impl Client {
     }
 }
 
-/// Reads one complete reply: a status, a missing value, or a value.
+/// Reads one complete reply: a status, a value, or the reply for a missing value.
 async fn receive(stream: &mut BufReader<TcpStream>) -> Result<(), Error> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;

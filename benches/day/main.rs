@@ -1,9 +1,10 @@
-//! Simulates a day of a published server: `mini-redis` runs on object caches and on other mallocs, at the same time and
-//! under the same load. `.ci/adopt servers` builds the servers; `slab/examples/adopt/README.md` describes the changes.
+//! Simulates a day of a published server: copies of `mini-redis` run on object caches and on other mallocs, at the same
+//! time and under the same load. `.ci/adopt servers` builds the servers; `slab/examples/adopt/README.md` describes the
+//! changes.
 //!
 //! Clients connect in the morning and leave in the evening. Each client sends requests at random times, half of them
-//! `SET` with a time to live, half `GET`. The time of a request is measured from its scheduled time, so a request
-//! delayed by a slow request counts as slow, too.
+//! `SET` with a time to live, half `GET`. Latency counts from a request's scheduled time, so a request that a slow
+//! request delays also counts as slow.
 
 mod load;
 mod picture;
@@ -45,9 +46,9 @@ struct Options {
 
 /// Order of the servers in the table: this project's servers, then the other servers. Unknown servers follow.
 const ORDER: [&str; 5] = ["object-caches", "uslab", "jemalloc", "mimalloc", "system"];
-/// Number of this project's servers, which come first in the order. For each of this project's servers, the table shows
-/// the ratio to the best other server.
-const OWN_SERVER_COUNT: usize = 2;
+/// Number of servers that belong to this project; the order begins with these servers. For each of this project's
+/// servers, the table shows the ratio to the best other server.
+const PROJECT_SERVER_COUNT: usize = 2;
 /// Number of intervals into which the day is divided; each has separate quantiles.
 const INTERVALS: usize = 40;
 /// Names of the parts of the day, with the end of each part as a fraction of the day.
@@ -99,7 +100,7 @@ impl Drop for Server {
 enum Row<'a> {
     /// Memory of a server over the day, measured once per second.
     Memory { server: &'a str, second: f64, resident: u64, live: u64 },
-    /// Latencies in microseconds of the requests that were scheduled in one interval.
+    /// Latencies in microseconds of all requests that were scheduled in one interval.
     Times { server: &'a str, from: f64, requests: u64, p50: u64, p99: u64, max: u64 },
 }
 
@@ -239,10 +240,10 @@ const COLUMNS: Columns = [
     ("CPU, s", |day| day.cpu),
 ];
 
-/// Makes a table with one row per server. In rows of this project's servers, brackets show the ratio to the best other
-/// server.
+/// Makes a table with one row per server. The rows of this project's servers show the ratio to the best other server in
+/// brackets.
 fn table(days: &[DayResults]) -> String {
-    let is_own_server = |day: &DayResults| ORDER[..OWN_SERVER_COUNT].contains(&day.name.as_str());
+    let is_own_server = |day: &DayResults| ORDER[..PROJECT_SERVER_COUNT].contains(&day.name.as_str());
     let mut text = format!("| server | {} | requests |\n|---|", COLUMNS.map(|(name, _)| name).join(" | "));
     text += &"---|".repeat(COLUMNS.len() + 1);
     text += "\n";

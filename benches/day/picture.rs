@@ -30,7 +30,7 @@ pub(super) fn draw(days: &[DayResults], length: f64) -> DrawResult<String> {
         let minutes = length / 60.0;
         let max_memory = days.iter().map(DayResults::peak).fold(1.0, f64::max) * 1.05;
         let mut chart = ChartBuilder::on(&upper_area)
-            .caption("Resident memory, MiB; dashed: values that are live", ("sans-serif", 16))
+            .caption("Resident memory, MiB; dashed: bytes of live values", ("sans-serif", 16))
             .margin(10)
             .x_label_area_size(24)
             .y_label_area_size(60)

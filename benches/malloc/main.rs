@@ -33,7 +33,7 @@ fn preloads() -> Vec<PreloadedMalloc> {
 #[derive(Clone, Copy)]
 struct Program {
     case: &'static str,
-    /// Executables that must be installed to run the program.
+    /// Executables that the program needs to run.
     needs: &'static [&'static str],
     run: fn(&Work<'_>) -> Result<Cost, Failure>,
 }
@@ -122,8 +122,8 @@ impl Work<'_> {
         }
         command
     }
-    /// Runs a command until it exits, and returns its cost. The command must succeed and print something on standard
-    /// output.
+    /// Runs a command until it exits, and returns its cost. The measured command must succeed and print something on
+    /// standard output.
     fn time(&self, mut command: Command) -> Result<Cost, Failure> {
         let printed = self.dir.join("answer");
         command.stdout(File::create(&printed).expect("a file"));
@@ -186,7 +186,7 @@ fn main() -> anyhow::Result<()> {
         ROW,
         "whole programs with a malloc preloaded: wall time, CPU time, and the largest resident set of a process",
     );
-    let (quick, preloads) = (bench.quick(), preloads());
+    let (quick, preloads) = (bench.is_quick(), preloads());
     let is_installed = |program: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|dir| dir.join(program).is_file())

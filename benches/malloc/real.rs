@@ -144,7 +144,7 @@ pub(crate) fn ruby(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs a Node.js script: objects and strings are in V8's heap; buffers and compression use malloc.
+/// Runs a Node.js script; its objects and strings are in V8's heap, but its buffers and its compression use malloc.
 pub(crate) fn node(work: &Work<'_>) -> Result<Cost, Failure> {
     let script = format!(
         "const zlib = require('zlib'), crypto = require('crypto');
@@ -165,7 +165,7 @@ pub(crate) fn node(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs a Java program: direct buffers, compression and compiler threads use malloc; Java's heap does not.
+/// Runs a Java program; its direct buffers, compression and compiler threads use malloc, but the Java heap does not.
 pub(crate) fn java(work: &Work<'_>) -> Result<Cost, Failure> {
     let source = format!(
         "import java.nio.ByteBuffer;
@@ -201,8 +201,8 @@ pub(crate) fn java(work: &Work<'_>) -> Result<Cost, Failure> {
     work.time(command)
 }
 
-/// Runs a Go program whose goroutines call malloc through cgo. Before the run, gcc builds the program; gcc also runs
-/// under the measured malloc.
+/// Runs a Go program whose goroutines call malloc through cgo. Before the run, gcc builds the program; gcc also uses
+/// the measured malloc.
 pub(crate) fn go(work: &Work<'_>) -> Result<Cost, Failure> {
     let source = format!(
         "package main
@@ -273,7 +273,7 @@ pub fn f{n}(words: &[&str]) -> usize {{
     work.time(command)
 }
 
-/// Runs a browser on a page whose script creates and removes 40,000 elements; the browser prints the resulting
+/// Runs a browser on a web page whose script creates and removes 40,000 elements; the browser prints the resulting
 /// document.
 pub(crate) fn chromium(work: &Work<'_>) -> Result<Cost, Failure> {
     let page = format!(

@@ -1,5 +1,5 @@
-//! Measures servers, each with a client that sends a fixed number of requests. The wall-clock time is the client's; CPU
-//! time and peak memory are the server's.
+//! Measures servers, each with a client that sends a fixed number of requests. Wall-clock time is measured in the
+//! client; CPU time and peak memory are measured in the server.
 
 use crate::{Cost, Failure, Work};
 use nix::sys::signal::{Signal, kill};
@@ -166,7 +166,7 @@ fn http(work: &Work<'_>, server: Command, port: u16) -> Result<Cost, Failure> {
     measure_server(server, Signal::SIGTERM, answers, load)
 }
 
-/// Loads an nginx server with requests for a page of 20 KiB, which it compresses for each request.
+/// Loads an nginx server with requests for a web page of 20 KiB, which nginx compresses again for each request.
 pub(crate) fn nginx(work: &Work<'_>) -> Result<Cost, Failure> {
     let port = port();
     let page: String = (0..2_500).map(|n| format!("{} ", n * 7919 % 10_007)).collect();
@@ -190,7 +190,7 @@ pub(crate) fn nginx(work: &Work<'_>) -> Result<Cost, Failure> {
     http(work, server, port)
 }
 
-/// Loads HAProxy with requests that it answers without a backend, with changed headers.
+/// Loads HAProxy with requests whose headers it changes, and which it answers without a backend server.
 pub(crate) fn haproxy(work: &Work<'_>) -> Result<Cost, Failure> {
     let port = port();
     let conf = work.file(

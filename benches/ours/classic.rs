@@ -1,5 +1,5 @@
 //! The magazine layer of the 2001 paper ([`uslab_lab::classic`]) on this project's slabs. Shows the cost of a CPU layer
-//! in which each operation locks its CPU, as in the paper.
+//! in which each operation takes the lock of its CPU, as in the paper.
 
 use super::return_unused_memory;
 use crate::subject::{Kind, Raw, Subject, ThreadAccess};
@@ -36,7 +36,7 @@ impl<const WORDS: usize> Subject for ClassicCache<WORDS> {
             KmemCache::builder(format!("bench-classic-{}", WORDS * 8), WORDS * 8).magazines(Magazines::Off);
         Self(Cache::new(Cpus::os(), Sizes::default(), Slabs(slabs.build().expect("a cache"))))
     }
-    /// Ends a reaping interval before a thread's round, so that magazines grow if CPUs contend.
+    /// Ends a reaping interval before a thread's round, so that magazines can grow if CPUs contend.
     fn local(&self) -> ClassicAccess<'_> {
         self.0.end_interval();
         ClassicAccess(&self.0)

@@ -41,7 +41,8 @@ pub(crate) const PROGRAM: Program = Program {
 };
 
 /// Returns a random number below `bound`; with a probability of four fifths, it is in the lowest fifth of the range.
-/// The same rule applies within the lowest fifth, up to six times.
+/// Within the lowest fifth of the range, four fifths of the numbers are again in the lowest fifth, and so on, up to six
+/// times.
 fn random_pareto_below(random: &mut Random, mut bound: usize) -> usize {
     for _ in 0..6 {
         let first = bound.div_ceil(5);

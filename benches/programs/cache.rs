@@ -1,9 +1,9 @@
 //! Provokes false sharing: objects of different threads are on one cache line.
 //!
 //! Source: Berger and others, "Hoard: a scalable memory allocator for multithreaded applications" (ASPLOS 2000),
-//! section 5.3. In cache-thrash, an allocator that serves several threads from one cache line makes the threads share
-//! the line actively. In cache-scratch, one thread first allocates neighbouring objects and passes them to the other
-//! threads. An allocator prolongs the sharing if it reuses an object that another thread freed.
+//! section 5.3. In cache-thrash, the allocator itself can cause active sharing, by serving several threads from one
+//! cache line. In cache-scratch, one thread first allocates neighbouring objects and passes them to the other threads.
+//! An allocator prolongs the sharing if it reuses an object that another thread freed.
 
 use crate::common::{Block, Parameter, Parameters, Program, THREADS};
 use std::sync::Barrier;
@@ -26,12 +26,7 @@ const PARAMETERS: &[Parameter] = &[
     THREADS,
     Parameter::new("size", 8, 8, "bytes of an object"),
     Parameter::new("objects", 1_000, 100, "objects of a thread, one after the other"),
-    Parameter::new(
-        "writes",
-        4_000_000,
-        20_000,
-        "writes to an object by one thread; several share the number",
-    ),
+    Parameter::new("writes", 4_000_000, 20_000, "writes to each object, divided by the number of threads"),
 ];
 
 fn run(parameters: &Parameters, use_given_objects: bool) -> u64 {

@@ -1,10 +1,10 @@
-//! Factors a number by continued fractions, with integers of arbitrary size: many tiny blocks that live for one
-//! operation.
+//! Factors a number by continued fractions with integers of arbitrary size; the program allocates many tiny blocks,
+//! each of which lives for one operation.
 //!
 //! Source: Morrison and Brillhart, "A method of factoring and the factorization of F7" (1975), and Knuth's
 //! *Seminumerical Algorithms*, section 4.5.4. The convergents of the number's square root give squares that are small
-//! modulo the number. Squares with only small factors are combined to a congruence of two squares. The result of each
-//! operation is a new block.
+//! modulo the number. Squares that have only small factors are combined into a congruence of two squares. Each
+//! operation returns its result in a new block.
 
 use crate::common::{Parameter, Program};
 use std::cmp::Ordering;
@@ -130,7 +130,7 @@ impl NaturalNumber {
     fn modulo(&self, modulus: &Self) -> Self {
         self.divided_by(modulus).1
     }
-    /// Returns the largest number whose square is at most this number, by Newton's method.
+    /// Returns the integer square root of this number, by Newton's method.
     fn square_root(&self) -> Self {
         let mut square_root = Self::from(1).shifted(self.bits().div_ceil(2));
         loop {
@@ -210,7 +210,7 @@ impl Mul for &NaturalNumber {
     }
 }
 
-/// A relation: modulo the number to factor, `x * x` equals -1 to the power of the first exponent, times each prime to
+/// A relation modulo the number to factor: `x * x` equals -1 to the power of the first exponent, times each prime to
 /// the power of its exponent.
 struct CongruenceRelation {
     x: NaturalNumber,
@@ -250,10 +250,10 @@ fn factor(number: &NaturalNumber, primes: usize) -> (NaturalNumber, u64) {
     std::process::exit(1);
 }
 
-/// Maximum number of steps; a number that can be factored in minutes needs fewer.
+/// Maximum number of steps; numbers that can be factored in minutes need fewer steps.
 const STEPS: u32 = 1 << 24;
 
-/// Returns the smallest primes modulo which the number is a square, because no other prime can divide a small residue.
+/// Returns the smallest primes modulo which the number is a square; no other prime can divide a small residue.
 fn base(number: &NaturalNumber, primes: usize) -> Vec<u32> {
     let prime = |n: &u32| {
         (2..)

@@ -1,4 +1,4 @@
-//! Code that all programs share: parameters, random numbers, and blocks that detect writes by other code.
+//! Code that all programs share: parameters, random numbers, and blocks that detect writes by other owners.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
@@ -129,12 +129,12 @@ const PAGE: usize = 4096;
 
 /// The allocation functions that a program calls.
 pub(crate) trait AllocationApi {
-    /// Allocates at least `size` bytes, aligned to 8; returns null if memory is short.
+    /// Allocates at least `size` bytes, aligned to 8; returns null if the allocation fails.
     fn alloc(size: usize) -> *mut u8;
     /// Frees memory.
     ///
     /// # Safety
-    /// `memory` came from `alloc` with this size, and the caller no longer uses it.
+    /// `memory` was returned by `alloc` for this size, and the caller no longer uses it.
     unsafe fn free(memory: *mut u8, size: usize);
 }
 
@@ -154,8 +154,8 @@ impl AllocationApi for Malloc {
     }
 }
 
-/// A block with its owner's stamp at both ends; the stamps are checked when the block is freed. The check detects
-/// blocks that the allocator gave to two owners, and blocks that the allocator overwrote.
+/// A block with its owner's stamp at both ends; the stamps are checked when the block is freed. The stamp check detects
+/// a block that the allocator gave to two owners or overwrote.
 pub(crate) struct Block<A: AllocationApi = Malloc> {
     memory: NonNull<u8>,
     size: u32,
@@ -175,7 +175,7 @@ impl<A: AllocationApi> Block<A> {
         unsafe { Self::from_raw(A::alloc(size), size, stamp) }
     }
     /// # Safety
-    /// `memory` is null, or came from `A::alloc` with `size` bytes, and `size` is at least 4.
+    /// `memory` is null or was returned by `A::alloc` for `size` bytes, and `size` is at least 4.
     #[inline(always)]
     unsafe fn from_raw(memory: *mut u8, size: usize, stamp: u32) -> Self {
         let Some(memory) = NonNull::new(memory) else {
@@ -186,8 +186,8 @@ impl<A: AllocationApi> Block<A> {
         block.write(size - 4);
         block
     }
-    /// Returns the word that must be stored at `offset`. The word repeats the bytes of the stamp, so two overlapping
-    /// words agree in the bytes that they share.
+    /// Returns the word that must be stored at `offset`. The word repeats the bytes of the stamp, so overlapping words
+    /// agree in their common bytes.
     #[inline(always)]
     fn word(&self, offset: usize) -> u32 {
         self.stamp.rotate_right(8 * (offset % 4) as u32)
@@ -244,7 +244,7 @@ impl<A: AllocationApi> Block<A> {
     pub(crate) fn check_page_stamps(&self) {
         (0..=self.size as usize - 4).step_by(PAGE).for_each(|offset| self.check(offset));
     }
-    /// Adds 1 to the block's first word, `times` times, each time with a load and a store.
+    /// Adds 1 to the block's first word `times` times; each addition is a separate load and store.
     pub(crate) fn count(&mut self, times: u64) {
         let first = self.memory.cast::<u32>();
         for _ in 0..times {

@@ -1,8 +1,8 @@
 //! The two loops that the GNU C library uses to benchmark malloc.
 //!
 //! Source: the description of `malloc-simple` and `malloc-thread` in glibc's `benchtests`. `malloc-simple` allocates
-//! blocks of one size on one thread, and frees them in the order of allocation. `malloc-thread` runs on several threads
-//! and replaces random blocks of random sizes; small sizes are more likely.
+//! blocks of one size on one thread, and frees them in the order of allocation. `malloc-thread` uses several threads
+//! and replaces random blocks of random sizes; smaller sizes are more likely.
 
 use crate::common::{Block, Parameter, Program, Random, THREADS};
 

@@ -1,9 +1,9 @@
-//! Imitates the threads of a server: each thread replaces blocks of random sizes at random slots, and passes its blocks
-//! to the thread that succeeds it.
+//! Imitates the threads of a server: each thread replaces random blocks, and passes all its blocks to its successor
+//! thread.
 //!
 //! Source: Larson and Krishnan, "Memory allocation for long-running server applications" (ISMM 1998), section 4.1. A
-//! thread starts with blocks that an exited thread allocated; the initial threads start with blocks of the main thread.
-//! A second variant of the program passes the size to each free, as C++ does with sized deallocation.
+//! thread starts with the blocks of an exited thread; the initial threads start with blocks of the main thread. A
+//! second variant of the program passes the block's size to each free, as sized deallocation in C++ does.
 
 use crate::common::{AllocationApi, Block, Malloc, Parameter, Parameters, Program, Random, THREADS};
 use std::ffi::{CStr, c_void};
@@ -88,7 +88,7 @@ impl Server {
     }
 }
 
-/// Allocation functions that pass the size to free, if the malloc in use has such functions.
+/// Allocation functions that pass the block's size to free, if the malloc in use supports this.
 struct SizedApi;
 
 struct Functions {

@@ -1,10 +1,10 @@
 //! Small programs that mostly allocate and free; they run with a malloc preloaded.
 //!
-//! Each program was written from the published description of a well-known benchmark of allocators; the program's file
-//! names the source. All programs call the C library's functions, and do a fixed amount of work with fixed seeds. Each
-//! program checks its stored data, and fails if the allocator mixes up two blocks. On standard output, each program
-//! prints its number of operations, which is the same for every allocator. On standard error, each program prints its
-//! largest resident set.
+//! Each program was written from the published description of a well-known allocator benchmark; its file names the
+//! source. All programs call the C library's functions, and do a fixed amount of work with fixed seeds. Each program
+//! checks its stored data, and fails if the allocator mixes up two blocks. On standard output, each program prints its
+//! number of operations, which is the same for every allocator. On standard error, each program prints its largest
+//! resident set.
 
 mod alloc_test;
 mod cache;
@@ -56,7 +56,7 @@ fn help() {
     }
 }
 
-/// Returns the largest resident set of this process in KiB. `getrusage` is not used, because a child process inherits
+/// Returns the largest resident set of this process in KiB. Does not use `getrusage`, because a child process inherits
 /// its parent's peak.
 fn peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -1,7 +1,7 @@
 //! Allocates and frees blocks of 5 to 25 MiB, and writes to every page of each block.
 //!
-//! Source: the published description of mimalloc-bench's test `malloc-large`. A few dozen large blocks are live at the
-//! same time.
+//! Source: the published description of mimalloc-bench's test `malloc-large`. The program keeps a few dozen large
+//! blocks live at the same time.
 
 use crate::common::{Block, Parameter, Program, Random};
 

@@ -1,5 +1,5 @@
-//! Starts many threads that soon exit. Each thread keeps some blocks until it exits, and exchanges other blocks through
-//! shared slots.
+//! Starts many threads that soon exit. Each thread keeps some of its blocks until it exits, and exchanges others
+//! through shared slots.
 //!
 //! Source: Leijen's description of mimalloc's stress test. Most blocks are small, a few blocks are a hundred
 //! times as large, and one block in eight is zeroed.

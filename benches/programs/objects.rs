@@ -8,7 +8,7 @@ use uslab_benches::resident::resident;
 
 pub(crate) const PROGRAM: Program = Program {
     name: "objects",
-    about: "objects with a buffer each are allocated and freed; standard error gets the first allocation's time and the resident memory",
+    about: "allocates and frees objects that have a buffer each; the first allocation's time and the resident memory are printed to standard error",
     parameters: &[
         Parameter::new("objects", 1000, 2000, "maximum number of objects in use"),
         Parameter::new("kib", 256, 16, "KiB of each buffer"),
@@ -16,9 +16,9 @@ pub(crate) const PROGRAM: Program = Program {
             "construct",
             1,
             1,
-            "1: an object when it leaves its slab first; 2: all objects of a slab",
+            "objects that are constructed at a time: 1 one object, when it first leaves its slab; 2 all objects of a slab",
         ),
-        Parameter::new("holds", 1, 1, "1: the cache knows the buffer's size; 2: it does not"),
+        Parameter::new("holds", 1, 1, "size of the buffers: 1 known to the cache; 2 unknown"),
         Parameter::new("ms", 1000, 10, "milliseconds without a call at the end"),
     ],
     run,

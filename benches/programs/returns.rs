@@ -13,12 +13,22 @@ use uslab_benches::resident::resident;
 
 pub(crate) const PROGRAM: Program = Program {
     name: "returns",
-    about: "sessions are loaded and dropped; an operation is a session; standard error gets the resident memory",
+    about: "loads and drops sessions; an operation is a session; the resident memory is printed to standard error",
     parameters: &[
         Parameter::new("sessions", 100_000, 5_000, "different sessions"),
-        Parameter::new("keep", 1, 1, "1: none; 2: a tenth at random; 3: one in each page of the heap"),
-        Parameter::new("then", 1, 1, "1: no more calls; 2: small requests continue"),
-        Parameter::new("on", 1, 1, "1: two threads; 2: tasks of a tokio runtime with two"),
+        Parameter::new(
+            "keep",
+            1,
+            1,
+            "sessions that are kept: 1 none; 2 a tenth, at random; 3 one in each page of the heap",
+        ),
+        Parameter::new("then", 1, 1, "calls after most sessions are dropped: 1 none; 2 small requests"),
+        Parameter::new(
+            "on",
+            1,
+            1,
+            "where sessions are loaded: 1 on two threads; 2 in tasks of a tokio runtime with two threads",
+        ),
         Parameter::new(
             "ms",
             10_000,

@@ -1,5 +1,5 @@
-//! Runs several threads; in each loop, a thread replaces some of its blocks and passes others to the next thread, which
-//! frees them.
+//! Runs several threads; in each loop, a thread replaces some of its blocks and passes others to the next thread to
+//! free.
 //!
 //! Source: Jansson's description of rpmalloc's benchmark. Sizes are at most 16,000 bytes; the probability of
 //! a size decreases linearly. In every second loop, blocks are freed on other threads.
@@ -23,7 +23,7 @@ pub(crate) const PROGRAM: Program = Program {
         let (blocks, replacements) = (parameters.size("blocks"), parameters.get("replacements"));
         let (min, max) = (parameters.size("min"), parameters.size("max"));
         let (mut senders, receivers): (Vec<_>, Vec<_>) =
-            (0..threads).map(|_| sync_channel::<Vec<Block>>(WAITING)).unzip();
+            (0..threads).map(|_| sync_channel::<Vec<Block>>(MAX_WAITING_BATCHES)).unzip();
         // Each thread sends to the next thread.
         senders.rotate_left(1);
         std::thread::scope(|scope| {
@@ -54,6 +54,6 @@ pub(crate) const PROGRAM: Program = Program {
     },
 };
 
-/// Maximum number of batches that may wait for one thread. With more waiting batches, the peak memory would depend on
+/// Maximum number of batches that may wait for one thread. Without this limit, the peak memory would depend on thread
 /// scheduling.
-const WAITING: usize = 8;
+const MAX_WAITING_BATCHES: usize = 8;

@@ -6,7 +6,7 @@ use uslab_benches::resident::resident;
 
 pub(crate) const PROGRAM: Program = Program {
     name: "zeros",
-    about: "zeroed blocks, eight bytes of each written; standard error gets the resident memory",
+    about: "allocates zeroed blocks and writes eight bytes of each; the resident memory is printed to standard error",
     parameters: &[
         Parameter::new("blocks", 300, 30, "blocks"),
         Parameter::new("kib", 3072, 3072, "KiB of each"),

@@ -14,8 +14,8 @@
 //!
 //! ## Locks
 //!
-//! A thread that calls a zone holds at most one lock. There are two exceptions: a charge locks all zones, and a fork
-//! takes all locks. Charges and forks lock the zones in ascending order, as ARCHITECTURE.md describes.
+//! A thread that calls a zone holds at most one lock. Only a charge, which locks all zones, and a fork, which takes all
+//! locks, hold several locks. Charges and forks lock the zones in ascending order, as ARCHITECTURE.md describes.
 
 use crate::corruption::{self, Corruption};
 use crate::error::{AllocError, Limit};
@@ -55,7 +55,7 @@ pub(crate) struct Counts {
     pub(crate) drains: Counter,
     pub(crate) failures: Counter,
     pub(crate) corruptions: Counter,
-    /// Number of forks since the allocator was created that happened while other threads ran. The child of a `fork`
+    /// Number of forks, since the allocator was created, that happened while other threads ran. The child of a `fork`
     /// continues counting from its parent's number.
     pub(crate) forks: Counter,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Counts {
 pub struct PageAllocator {
     pub(crate) shared: ZoneShared,
     pub(crate) cached_zones: Box<[CachedZone]>,
-    /// The index of the zone that contains each maximal block.
+    /// For each maximal block, the index of its zone.
     zone_of: Box<[u8]>,
     /// For each node and each highest allowed zone, the indices of the zones to try, in order.
     zonelists: Box<[[Box<[u8]>; ZoneKind::COUNT]]>,
@@ -79,7 +79,7 @@ pub struct PageAllocator {
     addresses: Reservation,
     corruption: corruption::Handler,
     limited: bool,
-    /// Required distance between reservations in bytes; `None` unless the address space is limited.
+    /// Required distance between reservations in bytes, if the address space is limited; otherwise `None`.
     apart: Option<usize>,
     pub(crate) counts: Counts,
 }
@@ -100,7 +100,7 @@ impl PageAllocator {
     /// unspecified unless `gfp` has [`Gfp::ZERO`].
     ///
     /// # Errors
-    /// Returns an error that names the limit that prevented the allocation. A failed allocation does not change the
+    /// If the allocation fails, returns an error that names the reason. A failed allocation does not change the
     /// allocator.
     pub fn alloc(&self, order: Order, gfp: Gfp, node: Option<u32>) -> Result<Pfn, AllocError> {
         self.alloc_in(&self.operation(OperationKind::Alloc), order, gfp, node)
@@ -248,7 +248,7 @@ impl PageAllocator {
     /// Allocates like [`alloc`](PageAllocator::alloc), and returns an owned block that frees itself.
     ///
     /// # Errors
-    /// Returns an error that names the limit that prevented the allocation. A failed allocation does not change the
+    /// If the allocation fails, returns an error that names the reason. A failed allocation does not change the
     /// allocator.
     pub fn alloc_block(
         &self,
@@ -267,8 +267,8 @@ impl PageAllocator {
     /// the block's state. An invalid free is reported to the configured handler and changes nothing.
     ///
     /// # Safety
-    /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
-    /// block during or after the call.
+    /// The block must come from an allocation of `order`, or from a split to `order`, by this allocator. No thread may
+    /// use the block during or after the call.
     pub unsafe fn free(&self, pfn: Pfn, order: Order) {
         // SAFETY: the block was allocated with this order and is unused, by this function's contract.
         unsafe { self.free_in(&self.operation(OperationKind::Free), pfn, order) };
@@ -368,8 +368,8 @@ impl PageAllocator {
     /// Flushes all per-CPU pages to their zones, and then decommits all free pages. Returns the number of decommitted
     /// bytes. The result includes locked memory (`mlock`), although the OS keeps its contents.
     ///
-    /// Cost: up to three system calls per maximal block, and two per run of free pages inside a partly used block. Each
-    /// system call holds the lock of one zone, and the lock is released between two calls.
+    /// Cost: up to three system calls per maximal block, and two per run of free pages inside a partly used block. The
+    /// lock of one zone is held during each system call, and released between two calls.
     pub fn decommit(&self) -> usize {
         self.flush_all(&self.operation(OperationKind::Reclaim), self.cached_zones.iter());
         self.tables.decommit_idle();
@@ -447,9 +447,9 @@ impl PageAllocator {
         (page < self.shared.frames.len() as usize).then(|| Pfn::new(page as u32))
     }
     /// Returns the first page and the order of the allocated block that contains page `pfn`. A compound block is found
-    /// from any of its pages, and any other block only from its first page. Returns `None` if the page is free, or if
-    /// it is inside a block that is not compound but not its first page. The result may be stale if another thread
-    /// frees the block concurrently.
+    /// from any of its pages, and any other block only from its first page. Returns `None` for a free page, and for any
+    /// later page of a block that is not compound. The result may be stale if another thread frees the block
+    /// concurrently.
     pub fn block_of(&self, pfn: Pfn) -> Option<(Pfn, Order)> {
         let head = self.shared.frames.get(pfn)?.head();
         let state = self.shared.frames.get(head)?.state();
@@ -481,7 +481,7 @@ impl PageAllocator {
     }
 }
 
-/// Functions that only the other uslab crates use, and that may change in any version.
+/// Functions for the other uslab crates, which may change in any version.
 #[doc(hidden)]
 impl PageAllocator {
     /// Takes the addresses that the configuration reserves for page metadata tables.
@@ -501,7 +501,7 @@ impl PageAllocator {
     /// Allocates a block like [`alloc`](PageAllocator::alloc), as part of the operation `op`.
     ///
     /// # Errors
-    /// Returns an error that names the limit that prevented the allocation. A failed allocation does not change the
+    /// If the allocation fails, returns an error that names the reason. A failed allocation does not change the
     /// allocator.
     pub fn alloc_in(
         &self,
@@ -522,8 +522,8 @@ impl PageAllocator {
     /// Frees a block like [`free`](PageAllocator::free), as part of the operation `op`.
     ///
     /// # Safety
-    /// This allocator must have allocated the block with `order`, or split a block to `order`. No thread may use the
-    /// block during or after the call.
+    /// The block must come from an allocation of `order`, or from a split to `order`, by this allocator. No thread may
+    /// use the block during or after the call.
     pub unsafe fn free_in(&self, op: &Operation, pfn: Pfn, order: Order) {
         if let Err(corruption) = self.take_back(pfn, order) {
             self.counts.corruptions.add(1);
@@ -543,11 +543,10 @@ impl PageAllocator {
         }
     }
 
-    /// Ends a reaping interval: flushes idle per-CPU pages like [`reap`](Self::reap), then decommits the memory that
-    /// stayed free since the last call, in zones or on CPUs. Returns the number of decommitted bytes. Call
-    /// `decommit_idle` from a timer.
+    /// Flushes idle per-CPU pages like [`reap`](Self::reap), then decommits the memory that stayed free since the last
+    /// call of `decommit_idle`. Returns the number of decommitted bytes. Call `decommit_idle` from a timer.
     ///
-    /// The callback `reap_users` runs first, so that users of pages can free what they do not need. Pages that
+    /// The callback `reap_users` runs first, so that the users of pages can free unneeded pages. Pages that
     /// `reap_users` frees count as free for the whole interval, so they are decommitted too.
     ///
     /// Cost: the system calls that [`decommit`](Self::decommit) would make for the returned memory.
@@ -573,8 +572,8 @@ impl PageAllocator {
         self.cached_zones.iter().map(|cached| cached.zone.decommit_free(&self.shared)).sum()
     }
 
-    /// Limits the backed free memory of each zone to `bytes` bytes, and never more than [`PageConfig::keep_free`]. A
-    /// second limit of `bytes` bytes applies to all depots together.
+    /// Limits the backed free memory of each zone to `bytes` or to [`PageConfig::keep_free`], whichever is lower. All
+    /// depots together may also hold at most `bytes` bytes.
     pub fn keep_at_most(&self, bytes: u64) {
         let pages = u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX);
         self.shared.keep.set(pages.min(self.shared.most_kept));
@@ -592,8 +591,8 @@ impl PageAllocator {
         self.shared.most.get() as usize
     }
 
-    /// Required [distance](Region::reserve_apart) between page metadata tables in bytes; `None` unless the address
-    /// space is limited.
+    /// Required [distance](Region::reserve_apart) between page metadata tables in bytes, if the address space is
+    /// limited; otherwise `None`.
     pub fn min_table_spacing(&self) -> Option<usize> {
         self.apart
     }
@@ -609,7 +608,7 @@ impl PageAllocator {
         grown
     }
 
-    /// Unmaps the addresses of a page metadata table after its first `bytes` bytes: see [`Reserved::cut`].
+    /// Keeps the first `bytes` bytes of a page metadata table, and unmaps its other addresses: see [`Reserved::cut`].
     ///
     /// # Safety
     /// During the call, no thread may use or commit the table's memory after the first `bytes` bytes. Other threads may
@@ -623,9 +622,9 @@ impl PageAllocator {
         tables.set(tables.get().saturating_sub((before - table.reserved()) as u64));
     }
 
-    /// Unmaps the addresses of never-committed pages. When unmapped pages are committed later, addresses for up to
-    /// `limit` bytes of pages are mapped again, if resource limits and other mappings permit it. `give_up_addresses`
-    /// does nothing if the allocator has several zones.
+    /// Unmaps the addresses of never-committed pages. A later commit maps addresses again, for up to `limit` bytes of
+    /// pages, if resource limits and other mappings permit it. `give_up_addresses` does nothing if the allocator has
+    /// several zones.
     ///
     /// Watermarks do not protect pages without addresses. Any allocation may get the last page that has an address.
     ///
@@ -661,8 +660,8 @@ impl PageAllocator {
         self.cached_zones.iter().map(used).sum::<usize>() < region.bytes()
     }
 
-    /// Records that the process uses `process_bytes` bytes of its limited address space. The allocator counts the bytes
-    /// beyond its own as used by other code: see [`give_up_addresses`](Self::give_up_addresses).
+    /// Records that the process uses `process_bytes` bytes of its limited address space. All bytes that the allocator
+    /// does not use itself count as used by other code: see [`give_up_addresses`](Self::give_up_addresses).
     pub fn update_address_limit(&self, process_bytes: usize) {
         self.shared.record_foreign_bytes(process_bytes);
     }
@@ -677,7 +676,7 @@ impl PageAllocator {
     /// pages that still have frames.
     ///
     /// # Safety
-    /// No thread may read the frame of a page without addresses during the call.
+    /// During the call, no thread may read the frame of a page that has no address.
     pub unsafe fn release_unmapped_frames(&self) -> usize {
         // Frames are committed only under this zone's lock, so no frame is being committed now.
         let _inner = self.cached_zones.first().map(|cached| cached.zone.lock());

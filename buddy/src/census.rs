@@ -1,4 +1,4 @@
-//! The audit of a page allocator, which walks every frame and every free list, and checks that they agree.
+//! The audit of a page allocator walks every frame and every free list, and checks that they agree.
 //!
 //! No other thread may use the allocator during the audit, because the audit misses pages that are moving between a
 //! magazine and a zone. The audit proves:
@@ -32,8 +32,8 @@ pub struct Census {
     pub uncommitted: u64,
     /// Number of committed pages on the free lists.
     pub listed: u64,
-    /// Number of pages on the free lists that have no physical memory: the OS took it back and supplies zeroed memory
-    /// at the next access.
+    /// Number of pages on the free lists whose physical memory the OS took back. The next access to such a page gets
+    /// zeroed memory.
     pub discarded: u64,
     /// Number of pages in per-CPU magazines.
     pub per_cpu: u64,
@@ -55,7 +55,7 @@ pub struct Violation {
     pub zone: ZoneKind,
     /// The page at which the audit found the error; `None` if the error does not belong to a page.
     pub pfn: Option<Pfn>,
-    /// What the census found, as one of the rules that the allocator must keep.
+    /// The invariant that the audit found to be broken.
     pub what: BrokenInvariant,
 }
 
@@ -70,8 +70,7 @@ pub enum BrokenInvariant {
     MissedMerge,
     /// A free block is not on the list of its pageblock's type.
     WrongType,
-    /// A frame marks a block as free, but the block is not listed exactly once; or a listed block is not marked as
-    /// free.
+    /// A free block is missing from the free lists or listed twice, or a listed block is not marked as free.
     ListDisagrees,
     /// The zone's count of free pages differs from the number of pages on the free lists.
     Count {
@@ -87,7 +86,7 @@ pub enum BrokenInvariant {
         /// The number of discarded pages that the audit found.
         found: u64,
     },
-    /// The number of pages that the magazines count differs from the number of pages that frames mark as per-CPU.
+    /// The magazines and the frames disagree about the number of per-CPU pages.
     PerCpu {
         /// Number of pages that the magazines count.
         counted: u64,
@@ -161,7 +160,7 @@ impl CachedZone {
             return Err(fail(BrokenInvariant::Count { counted, found: free }));
         }
         let counted = u64::from(inner.discarded());
-        let backed = u64::from(inner.backed()) + counted;
+        let backed = u64::from(inner.backed_pages()) + counted;
         if counted != found.discarded || shared.discard_from == Order::ZERO && backed != found.listed {
             return Err(fail(BrokenInvariant::Discarded { counted, found: found.discarded }));
         }

@@ -5,7 +5,7 @@ use crate::error::PageError;
 use crate::faults::Faults;
 use crate::gfp::ZoneKind;
 use crate::pfn::Order;
-use crate::region::{Backend, HugePages, MAPPED};
+use crate::region::{Backend, HAS_OS_MAPPINGS, HugePages};
 use crate::watermark::SCALE_FACTOR;
 use crate::{MAX_ORDER, PAGE_SIZE, PAGEBLOCK_ORDER};
 use uslab_magazine::{Cpus, MAX_NODES};
@@ -65,7 +65,7 @@ pub struct PageConfig {
 }
 
 /// Number of pages of the default range: 64 GiB of address space, or 1 GiB if reserving addresses also takes memory.
-const DEFAULT_PAGES: u32 = if MAPPED { 16 << 20 } else { 1 << 18 };
+const DEFAULT_PAGES: u32 = if HAS_OS_MAPPINGS { 16 << 20 } else { 1 << 18 };
 
 /// Upper bound of all page numbers. A page number plus one still fits into 32 bits.
 pub(crate) const MAX_PAGES: u64 = (u32::MAX - (1 << MAX_ORDER)) as u64;
@@ -119,8 +119,8 @@ impl PageConfig {
         self.nodes.iter().flatten().map(|(_, pages)| u64::from(*pages)).sum()
     }
 
-    /// Returns the zones of each node, scaled so that all zones together have `pages` pages. The first zones get the
-    /// pages that the division leaves over.
+    /// Returns the zones of each node, scaled so that all zones together have `pages` pages. If the division leaves
+    /// pages over, the first zones get them.
     pub(crate) fn scaled_nodes(&self, pages: u64) -> Vec<Vec<(ZoneKind, u32)>> {
         let all = u128::from(self.pages().max(1));
         let mut done = (0_u128, 0_u64);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_divided_among_zones_by_size() {
+    fn memory_limit_is_divided_among_zones_by_their_size() {
         let full = config(vec![vec![(ZoneKind::Dma, 10), (N, 100)], vec![(N, 50)]]);
         for pages in 0..=160 {
             let limited = full.clone().limit(pages * PAGE_SIZE + 4095);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_tried_in_order_of_distance() {
+    fn page_allocation_tries_the_nearest_nodes_first() {
         let mut config = config(vec![vec![(N, 1)]; 4]);
         assert_eq!(config.nodes_by_distance(1), [1, 2, 3, 0]);
         config.distances = vec![vec![10, 20, 30, 20]; 4];

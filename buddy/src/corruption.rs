@@ -1,4 +1,4 @@
-//! Corruption: an attempt to free a page that no allocated block starts at, or to free a block with a wrong order. A
+//! Corruption: an attempt to free a page at which no allocated block starts, or to free a block with a wrong order. A
 //! free detects corruption from the state in the page's frame. An invalid free is reported and changes nothing.
 //!
 //! Each allocator calls one function, its corruption handler, for every invalid free

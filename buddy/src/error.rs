@@ -35,7 +35,7 @@ pub struct AllocError {
     /// The node to which the request was restricted, or the requested node that does not exist; `None` if all nodes
     /// were tried.
     pub node: Option<u32>,
-    /// The reason for the failure: the last variant in [`Limit`]'s order among all zones that were tried.
+    /// The reason for the failure; if zones failed for different reasons, the variant that [`Limit`] declares last.
     pub limit: Limit,
 }
 

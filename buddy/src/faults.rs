@@ -1,4 +1,4 @@
-//! Fault injection: makes fallible calls fail on purpose, so that tests run the error paths.
+//! Fault injection, which makes fallible calls fail on purpose, so that tests run the error paths.
 //!
 //! A [`Point`] is a place in the code where a fault can be injected, such as a memory mapping or the creation of a
 //! magazine. Each layer defines its own fault points. [`POINTS`] lists the fault points of the page allocator. A
@@ -21,7 +21,7 @@
 //! # Cost
 //!
 //! All fault points are on slow paths, which run after the magazines missed. With default faults, a fault point costs a
-//! null check. If faults are disarmed, a fault point also costs a `Relaxed` load. If faults are armed, it takes a lock.
+//! null check. If faults are disarmed, a fault point also costs a `Relaxed` load. An armed fault point takes a lock.
 //! The lock of armed faults is a leaf lock, and no memory is allocated under it. Code may therefore reach a fault point
 //! while it holds any other lock. A process must not `fork` while faults are armed.
 
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn only_armed_faults_refuse_calls() {
+    fn fault_rules_refuse_calls_only_while_armed() {
         let faults = Faults::new(0);
         assert!(!faults.fires(Call::of(COMMIT, 1)));
         faults.arm(vec![Rule { nth: 2, ..Rule::every(Some(COMMIT)) }]);

@@ -36,7 +36,7 @@ mod memory;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The page is inside a block but not its first page, or is not committed, or belongs to no zone.
+    /// The page starts no block: it is inside a block, uncommitted, or outside all zones.
     Inside = 0,
     /// The page is the first page of a block on a free list.
     Free = 1,
@@ -81,7 +81,7 @@ impl State {
             None => Order::MAX,
         }
     }
-    /// The migrate type of the list that a free block is on, or the type that the allocation requested.
+    /// For a free block, the migrate type of its list; for an allocated block, the requested migrate type.
     pub const fn migrate_type(self) -> MigrateType {
         MigrateType::from_bits(self.0 >> 6)
     }
@@ -287,8 +287,8 @@ impl Frame {
         &self.data
     }
 
-    /// Under loom or shuttle, fails the model unless the page is allocated and this call is ordered after all earlier
-    /// allocations and frees of the page. In normal builds, `touch` does nothing.
+    /// Under loom or shuttle, fails the model if the page is free, or if this call races with an earlier allocation or
+    /// free of the page. In normal builds, `touch` does nothing.
     #[inline(always)]
     pub fn touch(&self) {
         self.life.touch();
@@ -374,8 +374,8 @@ impl FrameTable {
     pub(crate) fn commit(&self, pages: Range<u32>) -> bool {
         self.memory.commit(pages)
     }
-    /// Returns the memory of the frames of `pages` to the OS, as far as the frames fill whole OS pages. The frames stay
-    /// writable, because changing their protection would split the mapping.
+    /// Returns to the OS all whole OS pages that the frames of `pages` fill. The frames stay writable, because changing
+    /// their protection would split the mapping.
     ///
     /// # Safety
     /// All frames of `pages` must be [`Kind::Inside`], and no thread may access any other field of these frames.
@@ -404,8 +404,8 @@ impl FrameTable {
     }
 }
 
-/// A list of frames, linked through their [`Link`]s. Inserting or removing a frame at either end, and removing any
-/// other frame, takes O(1).
+/// A list of frames, linked through their [`Link`]s. Inserting a frame at either end, or removing any frame, takes
+/// O(1).
 ///
 /// A frame list is plain data and has no lock. The owner of the list owns the links of all listed frames. Lists belong
 /// to a zone, protected by the zone's lock, or to a node of a cache, protected by the node's lock.
@@ -417,8 +417,8 @@ pub struct FrameList {
 }
 
 impl FrameList {
-    /// For debuggers: the size of a list in bytes, the byte offset of its first page number (valid unless the list is
-    /// empty), and the byte offset of its length.
+    /// For debuggers: a list's size in bytes, and the byte offsets of its first page number and its length. An empty
+    /// list has no valid first page number.
     pub const LAYOUT: [usize; 3] = {
         // SAFETY: a `Some` of a number without padding has no uninitialised bytes.
         let first: [u32; 2] = unsafe { core::mem::transmute(Some(Pfn::new(u32::MAX - 1))) };
@@ -533,8 +533,8 @@ impl FrameList {
         Some(first)
     }
 
-    /// Iterates over the pages whose frames are on the list, head first. The iteration ends after as many pages as the
-    /// list counts, even if the list's links are damaged.
+    /// Iterates over the pages whose frames are on the list, head first. The iteration visits at most as many pages as
+    /// the list's length, even if the links are damaged.
     ///
     /// # Safety
     /// The caller must own the links of all listed frames while the iterator is in use.
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_table_reports_its_number_of_frames() {
+    fn frame_table_reports_how_many_frames_it_contains() {
         for len in [0, 1, 100] {
             let table = table(len);
             assert_eq!((table.len(), table.is_empty()), (len, len == 0));
@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn committing_a_frame_commits_its_whole_os_page() {
+    fn committing_a_frame_commits_the_whole_os_page_around_it() {
         let faults = crate::Faults::new(1);
         let table =
             FrameTable::new(1 << 20, None, &mut crate::region::Reservation::none(Backend::Os, &faults))

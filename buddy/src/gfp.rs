@@ -1,8 +1,8 @@
 //! Allocation flags, migrate types and kinds of zones.
 //!
-//! The flags have the kernel's names (`gfp_types.h`) without the two leading underscores. Their bit values differ from
-//! the kernel's. Kernel flags that this project does not use are not defined. The page allocator ignores [`Gfp::NOIO`]
-//! and [`Gfp::NOFS`], which restrict the reclaim code of its callers.
+//! The flags have the kernel's names (`gfp_types.h`) without the two leading underscores. The flags' bit values differ
+//! from the kernel's. Kernel flags that this project does not use are not defined. The page allocator ignores
+//! [`Gfp::NOIO`] and [`Gfp::NOFS`], which restrict the reclaim code of its callers.
 
 bitflags::bitflags! {
     /// Allocation flags. Empty flags (= [`Gfp::KERNEL`]) request a plain allocation that may wait.
@@ -22,7 +22,7 @@ bitflags::bitflags! {
         /// Reclaim for this allocation must not call into file systems. The page allocator ignores the flag, and only
         /// its callers act on it.
         const NOFS = 1 << 4;
-        /// The allocation fails without trying to free memory, like `NOWAIT`, although its caller could wait.
+        /// Like `NOWAIT`, the allocation fails without trying to free memory, although its caller could wait.
         const NORETRY = 1 << 5;
         /// The owner of the pages can move their contents. The allocation may use movable pageblocks and the
         /// [`Movable`] zone.
@@ -43,8 +43,8 @@ bitflags::bitflags! {
         const DMA32 = 1 << 11;
         /// The allocation ignores watermarks, because it is part of freeing other memory. If no block is free, a
         /// `MEMALLOC` allocation flushes the per-CPU pages of all CPUs. For a `MEMALLOC` allocation, shrinkers do not
-        /// run, and caches release only unused memory. To make room for a `MEMALLOC` allocation above 4 MiB, only
-        /// mappings that were already freed are unmapped.
+        /// run, and caches release only unused memory. A `MEMALLOC` allocation above 4 MiB makes room only by unmapping
+        /// mappings that were already freed.
         const MEMALLOC = 1 << 12;
 
         /// High priority, for a caller that cannot wait.
@@ -99,7 +99,7 @@ impl Gfp {
 }
 
 /// The migrate type of a page: whether the contents can be moved or dropped. Pages of the same migrate type share
-/// pageblocks, which makes it more likely that whole pageblocks become free.
+/// pageblocks, so whole pageblocks become free more often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[repr(u8)]

@@ -71,8 +71,7 @@ pub struct ZoneInfo {
     pub blocks: [[u32; MigrateType::COUNT]; ORDERS],
     /// Number of pageblocks, indexed by migrate type.
     pub pageblocks: [u32; MigrateType::COUNT],
-    /// Number of pages that are in use, or that are free but not merged into the largest block possible at their
-    /// address.
+    /// Number of used pages, plus free pages that are not merged into the largest possible block.
     pub pages_not_in_maximal_blocks: u32,
     /// The zone's event counters, such as splits and merges.
     pub events: ZoneEvents,
@@ -153,9 +152,9 @@ impl ZoneInfo {
         Order::ZERO.through(Order::MAX).map(|order| self.free_blocks(order) << order.get()).sum()
     }
 
-    /// Returns the kernel's `extfrag_index`, in 1/1,000: why an allocation of `order` would fail. The index is near 0
-    /// if too little memory is free, near 1,000 if free memory is too fragmented, and -1,000 if the allocation would
-    /// succeed.
+    /// Returns the kernel's `extfrag_index` in 1/1,000, which shows why an allocation of `order` would fail. The index
+    /// is near 0 if too little memory is free, near 1,000 if free memory is too fragmented, and -1,000 if the
+    /// allocation would succeed.
     pub fn extfrag_index(&self, order: Order) -> i64 {
         let blocks = self.free_blocks_of_all_orders();
         if blocks == 0 {
@@ -206,8 +205,8 @@ impl BuddyInfo {
         let discarded = self.zones.iter().map(|zone| u64::from(zone.discarded)).sum::<u64>();
         self.committed_bytes() - discarded * PAGE_SIZE as u64
     }
-    /// Number of pages that are in use, or that are free but not merged into the largest block possible at their
-    /// address. The result is 0 after all pages were freed and the per-CPU magazines were flushed.
+    /// Number of used pages, plus free pages that are not merged into the largest possible block. The result is 0 after
+    /// all pages were freed and the per-CPU magazines were flushed.
     pub fn pages_not_in_maximal_blocks(&self) -> u64 {
         self.zones.iter().map(|zone| u64::from(zone.pages_not_in_maximal_blocks)).sum()
     }

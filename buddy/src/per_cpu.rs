@@ -6,8 +6,8 @@
 //! larger blocks, and watermarks ignore them. Under memory pressure, the allocator flushes the magazines to the zone
 //! ([`PageAllocator::drain_cpus`](crate::PageAllocator::drain_cpus)).
 //!
-//! A freed page is pushed into the magazine for its pageblock's migrate type. A page that an allocation of another type
-//! stole thus returns to its original type.
+//! A freed page is pushed into the magazine for its pageblock's migrate type. A page that was allocated for another
+//! migrate type thus returns to its original type.
 
 use crate::error::Limit;
 use crate::gfp::MigrateType;

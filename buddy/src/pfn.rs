@@ -30,7 +30,7 @@ impl Pfn {
     pub(crate) const fn up(self, pages: u32) -> Self {
         Self(self.0 + pages)
     }
-    /// Returns the page number of the buddy of the block of `order` at this page. The block and its buddy are the two
+    /// Returns the first page of the buddy, for a block of `order` at this page. The block and its buddy are the two
     /// halves of a block of the next order.
     #[inline(always)]
     pub(crate) const fn buddy(self, order: Order) -> Self {
@@ -104,7 +104,7 @@ impl Order {
     }
     /// Returns the order below this order. The order must be above 0.
     #[inline(always)]
-    pub(crate) const fn down(self) -> Self {
+    pub(crate) const fn next_lower(self) -> Self {
         debug_assert!(self.0 > 0);
         Self(self.0 - 1)
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn order_for_a_size_is_the_smallest_sufficient_one() {
+    fn size_gets_the_smallest_page_order_that_holds_it() {
         let order = |bytes| Order::for_bytes(bytes).map(Order::get);
         assert_eq!([0, 1, 4096, 4097, 8192, 8193].map(order), [0, 0, 0, 1, 1, 2].map(Some));
         assert_eq!((order(4 << 20), order((4 << 20) + 1), order(usize::MAX)), (Some(10), None, None));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn two_buddies_share_their_parent_block() {
+    fn both_buddies_of_a_pair_have_the_same_parent_block() {
         let order = Order(3);
         let (low, high) = (Pfn(16), Pfn(24));
         assert_eq!((low.buddy(order), high.buddy(order)), (high, low));

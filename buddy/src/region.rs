@@ -29,7 +29,7 @@ use heap::Heap;
 #[cfg(not(all(target_os = "linux", not(uslab_heap))))]
 use heap::Heap as Os;
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-use mapped::Mapped as Os;
+use mapped::MappedSource as Os;
 use phantom::Addresses;
 pub use reserved::{Reservation, Reserved};
 pub use source::HugePages;
@@ -37,7 +37,7 @@ use source::{Access, Source};
 use uslab_magazine::sync::Counter;
 
 /// True if a reservation on [`Backend::Os`] takes only addresses and no memory.
-pub(crate) const MAPPED: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
+pub(crate) const HAS_OS_MAPPINGS: bool = cfg!(all(target_os = "linux", not(uslab_heap)));
 
 /// The backend that supplies a region's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -226,9 +226,9 @@ impl Region {
             && range.end.is_multiple_of(PAGE_SIZE)
     }
 
-    /// Commits `range`, which is in bytes from the base and consists of whole pages: makes it readable and writable.
-    /// Newly committed bytes are zero. Returns `false`, with all contents intact, if the OS refuses because of a limit
-    /// on memory or mappings, or if `range` is not in the region. Committing the same range twice is harmless.
+    /// Makes `range` (bytes from the base, whole pages) readable and writable. Newly committed bytes are zero. Returns
+    /// `false`, with all contents intact, if the OS refuses because of a limit on memory or mappings, or if `range` is
+    /// not in the region. Committing the same range twice is harmless.
     ///
     /// `commit` costs one system call on [`Backend::Os`].
     pub fn commit(&self, range: Range<usize>) -> bool {
@@ -243,8 +243,8 @@ impl Region {
     /// or reads as zero, as the region's [`Uncommitted`] requires. On [`Backend::Heap`], the range is overwritten with
     /// zeros and stays accessible.
     ///
-    /// Returns `false` if the range could not be made inaccessible. Memory that is not locked is returned to the OS
-    /// even then.
+    /// Returns `false` if the range could not be made inaccessible. Even if the result is `false`, unlocked memory is
+    /// returned to the OS.
     ///
     /// # Safety
     /// No thread may use the bytes in `range` until they are committed again.
@@ -262,7 +262,7 @@ impl Region {
     /// cannot change. [`Backend::Heap`] memory is always accessible.
     ///
     /// `protect` costs one system call. Changing the protection may also split a mapping, which adds up to two mappings
-    /// to the process's limited number.
+    /// to the process.
     ///
     /// # Safety
     /// No thread may use the bytes in `range` while they are inaccessible.
@@ -277,7 +277,8 @@ impl Region {
     }
 
     /// Returns the memory of `range` to the OS. The discarded range stays accessible and reads as zero. Returns `false`
-    /// and changes nothing if the OS does not take the memory back. On [`Backend::Heap`], it always returns `false`.
+    /// and changes nothing if the OS does not take the memory back. On [`Backend::Heap`], `discard` always returns
+    /// `false`.
     ///
     /// # Safety
     /// No thread may rely on the contents of `range`.
@@ -334,9 +335,9 @@ impl Region {
     }
 
     /// Extends the region to `bytes` bytes, rounded up to pages, by reserving the addresses after its end. Does nothing
-    /// if the region already has as many bytes. Returns `false` and changes nothing if the OS refuses, if another
-    /// mapping occupies any of these addresses, or on [`Backend::Heap`]. Calls of `grow` and [`cut`](Self::cut) must
-    /// not run concurrently.
+    /// if the region already has at least `bytes` bytes. Returns `false` and changes nothing if the OS refuses, if
+    /// another mapping occupies any of these addresses, or on [`Backend::Heap`]. Calls of `grow` and [`cut`](Self::cut)
+    /// must not run concurrently.
     ///
     /// `grow` costs one system call.
     pub fn grow(&self, bytes: usize) -> bool {
@@ -414,8 +415,8 @@ impl Region {
     /// because the OS may treat it as two mappings.
     ///
     /// # Errors
-    /// Returns `next` as an error if it does not begin at the end of this region, if the two regions differ in kind, or
-    /// if the backend cannot divide memory.
+    /// Returns `next` as an error if `next` begins elsewhere, differs in kind, or has a backend that cannot divide
+    /// memory.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         let ends_there = self.base.addr().get().checked_add(self.bytes()) == Some(next.base.addr().get());
         if !ends_there || !self.is_divisible() || !next.is_divisible() || self.uncommitted != next.uncommitted
@@ -451,7 +452,11 @@ impl Region {
 pub unsafe fn address_above(base: NonNull<u8>, bytes: usize) -> NonNull<u8> {
     // SAFETY: both addresses are in one region, by contract. A region does not wrap around, so the sum is not null.
     unsafe {
-        if MAPPED { base.add(bytes) } else { NonNull::new_unchecked(base.as_ptr().wrapping_add(bytes)) }
+        if HAS_OS_MAPPINGS {
+            base.add(bytes)
+        } else {
+            NonNull::new_unchecked(base.as_ptr().wrapping_add(bytes))
+        }
     }
 }
 
@@ -516,10 +521,10 @@ pub(crate) fn commits_are_counted() -> bool {
     return false;
 }
 
-/// Calls `reserve` with `wish`, and then repeatedly with half the previous size, until it succeeds or refuses `least`.
+/// Calls `reserve` with `wish`, and then with half of the last size, until `reserve` succeeds or refuses `least`.
 ///
 /// # Errors
-/// Returns the last size that was refused as an error.
+/// As an error, returns the last size that was refused.
 pub fn reserve_with_halving<T>(
     wish: usize,
     least: usize,
@@ -583,7 +588,7 @@ mod tests {
 
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn committed_bytes_match_the_system_report() {
+    fn committed_byte_count_matches_the_operating_system() {
         let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
         assert_eq!(commits_are_counted(), mode.trim() == "2");
     }
@@ -628,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn resizing_a_region_commits_only_the_growth() {
+    fn growing_a_region_commits_only_the_added_bytes() {
         let faults = Faults::new(1);
         let mut region = Region::committed(64 << 10, 4096, Backend::Os, &faults).unwrap();
         faults.arm(crate::faults::Rule::parse_all("commit:space=65536", &crate::faults::POINTS).unwrap());
@@ -657,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn split_region_keeps_its_contents_when_joined() {
+    fn splitting_and_joining_a_region_keeps_its_contents() {
         let mut low = Region::committed(8 << 20, 4096, Backend::Os, &none()).unwrap();
         if !low.is_divisible() {
             assert!(low.split_off(4096).is_none());
@@ -692,7 +697,7 @@ mod tests {
 
     /// Page metadata tables get memory even on the phantom backend. Phantom pages have addresses but no memory.
     #[test]
-    fn phantom_pages_have_addresses_but_no_memory() {
+    fn phantom_pages_reserve_addresses_without_memory() {
         // SAFETY: the test does not access the region's pages, and tables have memory.
         let backend = Backend::Phantom(unsafe { Phantom::new() });
         let region = Region::reserve(1 << 30, 4 << 20, Uncommitted::NoAccess, backend, &none()).unwrap();
@@ -713,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn commit_of_an_unaligned_or_outside_range_is_refused() {
+    fn commit_refuses_ranges_that_are_unaligned_or_outside() {
         let region = Region::reserve(1 << 20, 4096, Uncommitted::NoAccess, Backend::Os, &none()).unwrap();
         assert!(!region.commit(0..(1 << 20) + 4096));
         assert!(!region.commit(1..4096));
@@ -721,7 +726,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_reservation_size_is_halved_down_to_the_minimum() {
+    fn refused_reservation_is_retried_with_half_the_size() {
         assert_eq!(reserve_with_halving(1000, 10, |n| (n <= 130).then_some(n)), Ok((125, 125)));
         assert_eq!(reserve_with_halving(1000, 10, |n| (n <= 10).then_some(n)), Ok((10, 10)));
         assert_eq!(reserve_with_halving::<()>(1000, 10, |_| None), Err(10));
@@ -843,7 +848,7 @@ mod tests {
     /// region cannot give up addresses.
     #[test]
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
-    fn truncated_region_can_be_committed_to_its_end() {
+    fn truncated_region_can_be_committed_completely() {
         let reserved = Reserved::new(4 << 20, Backend::Os, &none(), crate::faults::MAGAZINE).unwrap();
         let left = 5 * Reserved::COMMIT_STEP / 2;
         // SAFETY: the memory after `left` is unused, and no other thread exists.

@@ -99,7 +99,7 @@ uslab_magazine::sync::scenarios! {
         bug("a charge is made without checking the limit again", "B8", "more pages are charged than are free");
     }
     freed_twice {
-        shuttle("B4: four threads free the same pages", RUNS, schedules::twice);
+        shuttle("B4: four threads free the same pages", RUNS, schedules::free_same_pages);
         bug("a block is claimed without an atomic exchange", "B4", "page freed twice");
     }
     per_cpu_pages {

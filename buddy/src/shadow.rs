@@ -4,8 +4,8 @@
 //!
 //! After every allocation, no page is allocated twice, and the flags allow the zone and node of the block. An
 //! allocation that ignores watermarks fails only if no zone has a free block. After every sequence of operations, the
-//! audit finds exactly the pages that the shadow model expects. After all blocks are freed and a decommit, all pages
-//! have merged and their memory was returned to the OS. If faults are injected, allocations may fail, but all other
+//! audit finds exactly the pages that the shadow model expects. Once all blocks are freed and a decommit ran, all pages
+//! are merged and their memory is returned to the OS. If faults are injected, allocations may fail, but all other
 //! checks still apply.
 
 use crate::faults::{POINTS, Rule};

@@ -1,12 +1,14 @@
-//! The [tables](uslab_magazine::table) of an allocator: the memory of the per-CPU stacks of pages, and of all per-CPU
-//! object caches that use the pages.
+//! The [tables](uslab_magazine::table) of an allocator, which hold the per-CPU stacks of pages and of all object caches
+//! on these pages.
 //!
 //! An allocator starts with one table. When all tables have run out of class numbers or addresses, the allocator adds a
 //! table. A class stays in the table in which it was created.
 
 use crate::PAGE_SIZE;
 use crate::faults::{Faults, MAGAZINE};
-use crate::region::{Backend, MAPPED, Region, Reservation, Uncommitted, address_limit, commits_are_counted};
+use crate::region::{
+    Backend, HAS_OS_MAPPINGS, Region, Reservation, Uncommitted, address_limit, commits_are_counted,
+};
 use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -76,9 +78,9 @@ pub struct Tables {
     tracepoints: Arc<Tracepoints>,
     /// The memory budget that the depots of all tables share.
     depots: Arc<DepotBudget>,
-    /// All tables, oldest first. The vector never reallocates, because it has capacity for `MAX_TABLES` tables.
+    /// All tables, oldest first. The vector has capacity for `MAX_TABLES` tables, so it never reallocates.
     tables: ForkMutex<Vec<Arc<Table<StackMemory>>>>,
-    /// Two flags that are 1 if a kind of path is closed: first all inlined paths, second the inlined frees by address.
+    /// Two flags: the first is 1 if all inlined paths are closed, the second if inlined frees by address are closed.
     /// The two flags are protected by the lock of `tables`.
     closed: [Counter; 2],
 }
@@ -113,7 +115,7 @@ impl Tables {
     /// commit as used memory. The number of mappings therefore stays small even with many caches and CPUs.
     fn make_table(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
-        let on_heap = !MAPPED || backend.table_backend() == Backend::Heap;
+        let on_heap = !HAS_OS_MAPPINGS || backend.table_backend() == Backend::Heap;
         let mut region = Table::<StackMemory>::region_bytes(&cpus, on_heap);
         let footprint = |region| Table::<StackMemory>::footprint(&cpus, region);
         let (more, mut none) = (addresses.is_none(), Reservation::none(backend, &self.faults));
@@ -288,7 +290,7 @@ mod tests {
     fn layer(tables: &Tables) -> PageLayer {
         tables.layer(Config::new(4, 2, 2), true).unwrap()
     }
-    /// Creates layers until the allocator has to add a table. The last layer of the result belongs to the new table.
+    /// Creates layers until the allocator has to add a table. The last of the returned layers belongs to the new table.
     fn create_layers_until_new_table(tables: &Tables) -> Vec<PageLayer> {
         let before = tables.tables().count();
         let mut layers = vec![];
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn new_per_cpu_table_inherits_closed_inlined_paths() {
+    fn closed_inlined_paths_stay_closed_in_a_new_per_cpu_table() {
         let tables = tables();
         for closed in [None, Some(false), None, Some(true)] {
             if let Some(with_frees) = closed {
@@ -337,7 +339,7 @@ mod tests {
     /// Committing only a part of a region adds a mapping.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn second_per_cpu_table_is_committed_as_a_whole() {
+    fn second_per_cpu_table_is_committed_completely() {
         use crate::faults::COMMIT;
         let faults = Faults::new(1);
         let tables =
@@ -379,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn table_creation_retries_with_smaller_regions() {
+    fn per_cpu_table_creation_retries_with_smaller_regions() {
         use crate::faults::{POINTS, Rule};
         for (refusals, made) in [(1, true), (100, false)] {
             let faults = Faults::new(1);
@@ -419,9 +421,9 @@ mod tests {
         drop(tables);
     }
 
-    /// Concurrent creation must not exceed the maximum number of tables, because sweeps would not visit further tables.
+    /// Concurrent creation must not exceed the maximum number of tables, because sweeps would skip the extra tables.
     #[test]
-    fn number_of_tables_is_limited() {
+    fn number_of_per_cpu_tables_is_limited() {
         let tables = tables();
         drop(create_layers_until_new_table(&tables).pop());
         tables.tables.lock().truncate(1);

@@ -160,7 +160,7 @@ fn smallest_fitting_block_is_split() {
 /// A page operation reports the blocks that it moved, their splits or merges, and the memory that was committed or
 /// decommitted.
 #[test]
-fn page_operation_reports_its_block_moves_and_commits() {
+fn page_operations_report_block_moves_and_commits() {
     let pages = new_allocator(PageConfig { keep_free: Some(0), ..normal(2 * 1024) });
     let reported = Arc::new(Mutex::new(vec![]));
     let noted = reported.clone();
@@ -185,7 +185,7 @@ fn page_operation_reports_its_block_moves_and_commits() {
 }
 
 #[test]
-fn concurrent_operations_report_only_their_splits_and_merges() {
+fn each_thread_reports_only_its_own_splits_and_merges() {
     let (threads, each) = if cfg!(miri) { (2, 10) } else { (4, 10_000) };
     let (pages, at_once) = (new_allocator(normal(1024)), std::sync::Barrier::new(threads));
     let reported = Arc::new([const { Counter::new(0) }; 2]);
@@ -254,7 +254,7 @@ fn each_allocation_priority_stops_at_its_watermark() {
 }
 
 #[test]
-fn lower_zone_is_reserved_from_requests_for_higher_zones() {
+fn lower_zone_keeps_a_reserve_from_higher_zone_requests() {
     let zones = [(ZoneKind::Dma, 1024), (ZoneKind::Normal, 51_200)];
     let pages = new_allocator(PageConfig { backend: Backend::Heap, ..plain(&zones) });
     let (blocks, limit) = alloc_all(&pages, order(4), Gfp::KERNEL);
@@ -343,7 +343,7 @@ fn invalid_page_free_is_reported_without_side_effects() {
 }
 
 #[test]
-fn each_page_of_a_compound_block_records_its_first_page() {
+fn compound_block_pages_record_the_first_page_of_the_block() {
     let pages = new_allocator(normal(2048));
     let block = pages.alloc_block(order(3), Gfp::COMP, None).unwrap();
     let head = block.pfn();
@@ -385,7 +385,7 @@ fn freeing_a_page_clears_its_owner() {
 }
 
 #[test]
-fn parts_of_a_split_block_are_freed_separately() {
+fn parts_of_a_split_block_can_be_freed_separately() {
     let pages = new_allocator(normal(1024));
     let mut block = pages.alloc_block(order(4), Gfp::COMP, None).unwrap();
     block.bytes_mut()[5 * 4096] = 77;
@@ -410,7 +410,7 @@ fn parts_of_a_split_block_are_freed_separately() {
 }
 
 #[test]
-fn bulk_allocates_at_most_the_available_pages() {
+fn bulk_allocation_returns_at_most_the_available_pages() {
     for per_cpu_pages in [false, true] {
         let pages = new_allocator(PageConfig { per_cpu_pages, ..normal(300) });
         let mut got = Vec::new();

@@ -48,7 +48,7 @@ mod tests {
     use uslab_magazine::{Cpus, on_cpu};
 
     #[test]
-    fn view_lists_magazine_pages_by_cpu() {
+    fn allocator_view_lists_magazine_pages_by_cpu() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         let pages = PageAllocator::new(PageConfig::default_for(cpus).limit(1 << 30)).unwrap();
         on_cpu(1);

@@ -4,12 +4,12 @@
 //! allocator of `n` KiB keeps `sqrt(16 * n)` KiB free. Each zone keeps a share in proportion to its size. A kernel with
 //! huge pages keeps more memory free (about 11 times as much on a machine of 1 GiB), so that migrate types need not
 //! share pageblocks. An allocation first tries to leave the zone above its *low* watermark. If every zone is below its
-//! low watermark, memory is scarce (the kernel would wake its reclaimer), and the allocation tries again with the *min*
-//! watermark. High-priority allocations may use pages below the min watermark, down to half of it or less. In addition,
-//! a zone keeps a *lowmem reserve*, which requests that allow a higher zone cannot use.
+//! low watermark, the allocation tries again with the *min* watermark. A kernel would then also wake its reclaimer.
+//! High-priority allocations may use pages below the min watermark, down to half of it or less. In addition, a zone
+//! keeps a *lowmem reserve*, and refuses it to requests that allow a higher zone.
 //!
-//! Zones of fewer than [`MIN_WATERMARKED_PAGES`] pages have no watermarks, because the smallest amount that the formula
-//! yields would be all their pages.
+//! Zones of fewer than [`MIN_WATERMARKED_PAGES`] pages have no watermarks, because even the formula's minimum would
+//! keep all their pages free.
 
 use crate::gfp::{Gfp, ZoneKind};
 use crate::pfn::Order;
@@ -21,8 +21,8 @@ pub const MIN_WATERMARKED_PAGES: u32 = 64;
 /// `vm.watermark_scale_factor`.
 pub const SCALE_FACTOR: u32 = 10;
 
-/// For each zone kind, how many pages of higher zones there are per page of its lowmem reserve. With a ratio of 0, the
-/// zone has no lowmem reserve.
+/// For each zone kind, the number of pages in higher zones per page of its lowmem reserve. With a ratio of 0, the zone
+/// has no lowmem reserve.
 const LOWMEM_RESERVE_RATIO: [u32; ZoneKind::COUNT] = [256, 256, 32, 0];
 
 /// The min, low and high watermarks of a zone, in pages.
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_zones_have_no_watermark() {
+    fn tiny_memory_zones_have_no_watermark() {
         let marks = |kind, pages| Watermarks::new(kind, pages, 1 << 20, 4096, SCALE_FACTOR);
         let of_much = |pages| Watermarks::new(ZoneKind::Normal, pages, 1 << 20, 1 << 18, SCALE_FACTOR);
         assert_eq!(
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn high_priority_allocates_below_the_minimum_watermark() {
+    fn high_priority_request_may_use_pages_below_the_watermark() {
         let marks = Watermarks { min: 800, low: 1000, high: 1200 };
         let floor = |mark, gfp| marks.floor(mark, gfp, 7);
         assert_eq!(floor(Mark::Low, Gfp::ATOMIC), Some(1007));

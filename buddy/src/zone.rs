@@ -4,8 +4,8 @@
 //! multiple of its size. The two halves of a block of the next order are *buddies*: the buddy of block `pfn` is
 //! `pfn ^ 2^order`. An allocation takes the smallest sufficient block and **splits** it until its size fits, keeping
 //! the low half each time. A free **merges** the block with its buddy, repeatedly, as long as the buddy is free too. A
-//! split or merge takes O(1), because the buddy's frame shows if the buddy is free, and the free lists are doubly
-//! linked (Knuth, TAOCP 1, 2.5; the kernel's `page_alloc.c`).
+//! split or merge takes O(1): a frame shows if the buddy is free, and the free lists are doubly linked (Knuth, TAOCP 1,
+//! 2.5; the kernel's `page_alloc.c`).
 //!
 //! ## What keeps large blocks free
 //!
@@ -13,23 +13,23 @@
 //!   these sources of a block, in this order:
 //!   1. a free block of the requested migrate type, the smallest sufficient block first;
 //!   2. uncommitted memory, which has no migrate type yet;
-//!   3. *claim*: the allocation takes over a whole pageblock of a fallback type that contains a free block, trying the
-//!      largest free blocks first. A free block of at least a pageblock can always be claimed. A smaller block can be
-//!      claimed if at least half of its pageblock is free or compatible;
+//!   3. *claim*: the allocation takes over a pageblock of a fallback type if the pageblock contains a free block. The
+//!      largest free blocks are tried first. A free block of at least a pageblock can always be claimed. A smaller
+//!      block can be claimed if at least half of its pageblock is free or compatible;
 //!   4. *steal*: the allocation takes the smallest sufficient block of a fallback type. The pageblock of a stolen block
 //!      keeps its type, so the block returns to this type when it is freed.
-//! * **Placement.** A freed block is put at the back of its list if it will probably merge into a block two orders
-//!   larger, because the buddy of its parent block is free.
+//! * **Placement.** A freed block is put at the back of its list if the buddy of its parent block is free, because it
+//!   will probably merge soon.
 //!
 //! The module `commitment` describes commits, decommits, discards and charges.
 //!
 //! ## Lock
 //!
-//! Each zone has one leaf lock. No other lock is taken while it is held, except that a charge also locks the following
-//! zones. The zone calls no other code under its lock, except the callbacks with which a magazine layer fills and
-//! empties a magazine. The lock protects the free areas, the links and states of free frames, and the commitment state.
-//! The migrate types of pageblocks are written only under the lock. A thread may read the migrate type of a pageblock
-//! without the lock, as a hint that selects a magazine.
+//! Each zone has one leaf lock. While the zone's lock is held, no other lock is taken, except that a charge also locks
+//! the following zones. The zone calls no other code under its lock, except the callbacks with which a magazine layer
+//! fills and empties a magazine. The lock protects the free areas, the links and states of free frames, and the
+//! commitment state. The migrate types of pageblocks are written only under the lock. A thread may read the migrate
+//! type of a pageblock without the lock, as a hint that selects a magazine.
 
 mod commitment;
 
@@ -96,7 +96,7 @@ impl ZoneShared {
     }
 }
 
-/// Address space used outside the pages. These numbers matter only if the address space is limited.
+/// Address space used outside the pages. This record matters only if the address space is limited.
 #[derive(Debug, Default)]
 pub(crate) struct AddressLimit {
     /// Number of bytes that other mappings of the process used when the limit was recorded.
@@ -105,8 +105,8 @@ pub(crate) struct AddressLimit {
     pub(crate) tables: Counter,
 }
 
-/// Bytes of address space that the allocator leaves to other mappings if the address space is limited, but at most an
-/// eighth of the limit.
+/// If the address space is limited, the bytes that the allocator leaves to other mappings (at most an eighth of the
+/// limit).
 const OTHER_MAPPINGS_BYTES: usize = 32 << 20;
 
 impl ZoneShared {
@@ -114,7 +114,7 @@ impl ZoneShared {
     fn own_address_bytes(&self) -> usize {
         self.region.bytes() + self.frames.reserved() + self.limit.tables.get() as usize
     }
-    /// Records how much of the process's `process_bytes` bytes of address space belongs to other mappings.
+    /// Records how many of the process's `process_bytes` bytes of address space belong to other mappings.
     pub(crate) fn record_foreign_bytes(&self, process_bytes: usize) {
         self.limit.others.set(process_bytes.saturating_sub(self.own_address_bytes()) as u64);
     }
@@ -154,7 +154,7 @@ pub struct ZoneEvents {
     pub merges: u64,
     /// Number of pageblocks, or larger blocks, that allocations claimed from another migrate type.
     pub claims: u64,
-    /// Number of fragmentation events: an allocation stole a block from a pageblock of another type, which kept its
+    /// Number of fragmentation events, in which an allocation stole a block, and the block's pageblock kept its migrate
     /// type.
     pub steals: u64,
     /// Number of times that a maximal block or the zone's tail was committed.
@@ -216,8 +216,8 @@ pub(crate) struct Inner {
     idle: u32,
     /// Number of backed pages that were in use at some time during the previous reaping interval.
     recent: u32,
-    /// Minimum number of backed free pages that frees leave in the zone. The minimum adapts to how much returned memory
-    /// is used again.
+    /// Minimum number of backed free pages that frees leave in the zone. The minimum adapts to the amount of returned
+    /// memory that is used again.
     surplus: u32,
     /// Number of pages that frees returned to the OS since `surplus` last changed.
     returned: u32,
@@ -225,14 +225,14 @@ pub(crate) struct Inner {
     taken_again: u32,
     /// Number of pages that are not committed.
     uncommitted: u32,
-    /// Number of free pages that the zone withholds, because other code uses the same amount of memory.
+    /// Number of free pages that the zone withholds, to account for memory that other code uses.
     charged: u32,
     fresh: UncommittedBlocks,
     tail_committed: bool,
     pub(crate) events: ZoneEvents,
 }
 
-/// The divisor of [`ZoneShared::keep`] that gives the minimum number of backed free pages.
+/// The minimum number of backed free pages is [`ZoneShared::keep`] divided by this number.
 const BACKED_DIVISOR: u32 = 16;
 
 impl Inner {
@@ -264,7 +264,7 @@ impl Inner {
         self.discarded
     }
     /// Number of backed free pages that could be discarded.
-    pub(crate) fn backed(&self) -> u32 {
+    pub(crate) fn backed_pages(&self) -> u32 {
         self.backed
     }
     /// Returns the numbers of the whole maximal blocks that are not committed.
@@ -297,7 +297,7 @@ impl Inner {
 #[derive(Debug)]
 struct UncommittedBlocks {
     /// Blocks that were committed once and are now decommitted. The block that was decommitted last is the first to be
-    /// committed again. The vector never grows, because it has capacity for all blocks.
+    /// committed again. The vector has capacity for all blocks, so it never grows.
     returned: Vec<u32>,
     /// The range of maximal blocks that were never committed. The lowest never-committed block is committed when no
     /// decommitted block is left.
@@ -484,8 +484,8 @@ impl Zone {
 
     // --- Allocation ------------------------------------------------------------------------------------------
 
-    /// Allocates one block, unless fewer than the requested minimum of pages would stay free. The state of its frame is
-    /// [`Kind::PerCpu`] until the allocator hands it out.
+    /// Allocates one block, if the requested minimum of pages stays free. The frame of the returned block has the kind
+    /// [`Kind::PerCpu`] until the allocator hands the block out.
     pub(crate) fn alloc(
         &self,
         op: &Operation,
@@ -600,7 +600,7 @@ impl Zone {
     fn split(&self, shared: &ZoneShared, inner: &mut Inner, pfn: Pfn, state: State, low: Order) {
         let mut high = state.order();
         while high > low {
-            high = high.down();
+            high = high.next_lower();
             self.insert(shared, inner, pfn.up(high.pages()), state.with_order(high), ListEnd::Front);
             inner.events.splits += 1;
         }
@@ -808,8 +808,7 @@ impl Zone {
         blocks
     }
 
-    /// Number of pages that are in use, or that are free but not merged into the largest block possible at their
-    /// address.
+    /// Number of used pages, plus free pages that are not merged into the largest possible block.
     pub(crate) fn pages_not_in_maximal_blocks(&self, shared: &ZoneShared, inner: &Inner) -> u32 {
         let mut maximal = inner.uncommitted + inner.area(shared.max_order).len() * shared.max_order.pages();
         if inner.tail_committed {
@@ -889,9 +888,9 @@ mod tests {
     use super::*;
 
     /// Decommits append to the list of returned blocks under the zone's lock. The list of returned blocks must not grow
-    /// under the lock, because the heap may be built on this zone.
+    /// under the lock, because the heap that would supply the memory may be built on this zone.
     #[test]
-    fn list_of_returned_blocks_never_reallocates() {
+    fn list_of_decommitted_blocks_never_reallocates() {
         let mut fresh = UncommittedBlocks::all(1000).unwrap();
         let room = fresh.returned.capacity();
         assert!(room >= 1000 && fresh.len() == 1000);

@@ -138,7 +138,7 @@ fn main() {
     });
     let name = chosen.mechanism().to_string();
     let names = [name.as_str(), "claimed slot", "thread-local Vec", "thread-local magazine"];
-    println!("{:21}  median  tenth  of the last", "ns a pair");
+    println!("{:21}  median    p10  ratio to the last row", "ns a pair");
     for (name, (middle, low)) in names.into_iter().zip(median) {
         println!("{name:21} {middle:7.2} {low:6.2} {:8.2} {:.2}", middle / median[3].0, low / median[3].1);
     }

@@ -3,10 +3,10 @@
 //! A CPU accesses the depot at most once per magazine, so a plain lock is fast enough. An experiment with two lock-free
 //! stacks was not faster, because contention costs the transfer of cache lines in any case. The depot copies a
 //! magazine's objects in and out. An access therefore takes the lock only once, and the depot keeps no empty magazines.
-//! A CPU detects an empty depot without the lock, because the length can be read without it. The magazines of a depot
-//! are stored in the table's memory. A depot requests more of the table's memory as it grows, and returns unused memory
-//! at a reap. The depot never calls the global allocator, which may be built on this crate. A depot that was never used
-//! takes only a few words of memory.
+//! A CPU detects an empty depot without the lock, because any thread can read the depot's length. The magazines of a
+//! depot are stored in the table's memory. A depot requests more of the table's memory as it grows, and returns unused
+//! memory at a reap. The depot never calls the global allocator, which may be built on this crate. A depot that was
+//! never used takes only a few words of memory.
 //!
 //! **Working set** (Bonwick & Adams 2001, section 3.7): the depot records its minimum length since the last reap. The
 //! minimum length is the *surplus*: the number of magazines that no CPU needed during the interval.
@@ -84,14 +84,6 @@ impl Blocks {
     pub(crate) fn push(&mut self, mut block: Block) {
         block.slot_mut().next = self.0.take();
         self.0 = Some(block);
-    }
-    /// Adds a block at the end of the list.
-    fn push_last(&mut self, block: Block) {
-        let mut next = &mut self.0;
-        while let Some(block) = next {
-            next = &mut block.slot_mut().next;
-        }
-        *next = Some(block);
     }
     pub(crate) fn pop(&mut self) -> Option<Block> {
         let mut block = self.0.take()?;
@@ -302,7 +294,7 @@ impl Depot {
             return false;
         };
         block.slot_mut().magazine.copy_from(magazine);
-        full.magazines.push_last(block);
+        full.magazines.push(block);
         full.len += 1;
         self.publish(full.len);
         tell!(op: self => Step::DepotGiven);
@@ -360,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn depot_visit_that_moves_no_magazine_is_not_counted() {
+    fn depot_visit_is_counted_only_if_it_moves_a_magazine() {
         let (depot, budget) = (Depot::new(1, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         let put = |magazine: &Magazine| depot.put(op, budget, magazine, || Some(Block::on_heap()));
@@ -389,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn magazines_unused_for_an_interval_are_surplus() {
+    fn depot_surplus_is_the_magazines_unused_for_an_interval() {
         let (depot, budget) = (Depot::new(8, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         for _ in 0..5 {
@@ -425,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn ending_a_depot_returns_all_its_blocks() {
+    fn destroying_a_depot_returns_all_its_memory_blocks() {
         let (depot, budget) = (Depot::new(3, 0), &DepotBudget::new(0));
         let (op, mut magazine) = (&Operation::new(), Magazine::new());
         assert!((0..3).all(|_| depot.put(op, budget, &magazine, || Some(Block::on_heap()))));
@@ -442,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn depots_share_a_budget_beyond_two_magazines_each() {
+    fn each_depot_keeps_two_magazines_outside_the_shared_budget() {
         let (op, budget, magazine) = (&Operation::new(), &DepotBudget::new(300), Magazine::new());
         let [a, b] = [(); 2].map(|()| Depot::new(10, 100));
         let put = |depot: &Depot| depot.put(op, budget, &magazine, || Some(Block::on_heap()));

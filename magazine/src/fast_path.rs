@@ -1,4 +1,4 @@
-//! The inlined path of one class. A caller can store it in its own structure, to save instructions.
+//! The inlined path of one class. A caller can store the path of a class in its own structure, to save instructions.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::{NO_CLASS, PcpuPtr};
@@ -66,8 +66,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub(crate) fn class(&self) -> Class {
         self.class
     }
-    /// Returns the byte offset in a region of the head of the class's stack, which a static path needs. The result is 0
-    /// if the fast path always misses.
+    /// Returns the byte offset of the class's stack head in a region, for static paths. The result is 0 if the fast
+    /// path always misses.
     #[inline(always)]
     pub fn stack(&self) -> u32 {
         if self.is_disabled() { 0 } else { self.class.stack }
@@ -96,8 +96,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         // SAFETY: the layer is alive, by this function's contract.
         unsafe { self.alloc_fast().or_else(|| self.alloc_claimed()) }
     }
-    /// The first half of [`alloc`](Self::alloc): pops an object with a restartable sequence only. Use `alloc_fast` if
-    /// other code handles a miss.
+    /// Pops an object with a restartable sequence only, as the first half of [`alloc`](Self::alloc). Use `alloc_fast`
+    /// if other code handles a miss.
     ///
     /// # Safety
     /// The layer that created this fast path must be alive, as for [`alloc`](Self::alloc).
@@ -106,8 +106,8 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         // SAFETY: only `R::into_raw` produces the pointers on stacks.
         self.pcpu.pop(self.class).map(|raw| unsafe { R::from_raw(raw) })
     }
-    /// The second half of [`alloc`](Self::alloc): pops an object if the table does not use restartable sequences. The
-    /// pop is not inlined, because its code is larger than the rest of an allocation.
+    /// Pops an object if the table does not use restartable sequences, as the second half of [`alloc`](Self::alloc).
+    /// The pop is not inlined, because its code is larger than the rest of an allocation.
     ///
     /// # Safety
     /// The layer that created this fast path must be alive, as for [`alloc`](Self::alloc).
@@ -132,7 +132,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
         // SAFETY: the layer is alive, by this function's contract.
         unsafe { self.free_fast(round) || self.free_claimed(round) }
     }
-    /// The first half of [`free`](Self::free): pushes an object with a restartable sequence only.
+    /// Pushes an object with a restartable sequence only, as the first half of [`free`](Self::free).
     ///
     /// # Safety
     /// The layer that created this fast path must be alive, as for [`alloc`](Self::alloc).
@@ -141,7 +141,7 @@ impl<R: Round, M: Memory> FastPath<R, M> {
     pub unsafe fn free_fast(&self, round: R) -> bool {
         self.pcpu.push(self.class, round.into_raw())
     }
-    /// The second half of [`free`](Self::free): pushes an object if the table does not use restartable sequences.
+    /// Pushes an object if the table does not use restartable sequences, as the second half of [`free`](Self::free).
     ///
     /// # Safety
     /// The layer that created this fast path must be alive, as for [`alloc`](Self::alloc).
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fast_path_serves_only_its_class() {
+    fn each_fast_path_serves_only_its_size_class() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os(), Cpus::os().claimed()] {
             let (table, supplier) = (table(cpus), TestSupplier::new(0, 1));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn debugger_finds_the_stack_offset_in_a_fast_path() {
+    fn debugger_can_read_the_stack_offset_of_a_fast_path() {
         let table = table(Cpus::os());
         for layer in layers(&table) {
             let front = layer.fast_path(Words::Inlined);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_paths_used_with_two_tables_are_all_disabled() {
+    fn using_fast_paths_with_two_tables_disables_all_of_them() {
         on_cpu(0);
         for cpus in [Cpus::simulated(1, 1).unwrap(), Cpus::os()] {
             let (one, other, supplier) = (table(cpus), table(cpus), TestSupplier::new(0, 1));

@@ -3,8 +3,8 @@
 //! After a `fork`, only the thread that forked exists in the child. A lock that another thread held would stay locked
 //! in the child for ever, and the data that it protects could be inconsistent. The forking thread therefore acquires
 //! every lock before the fork, in the [lock order](crate::sync::Rank). After the fork, the parent and the child each
-//! release the locks. In addition, another thread may have *claimed* its CPU's region, which the locks do not prevent.
-//! The child therefore drops the claims of other threads.
+//! release the locks. In addition, another thread may have *claimed* its CPU's region, despite the locks. The child
+//! therefore drops the claims of other threads.
 //!
 //! The methods `before_fork`, `after_fork_in_parent` and `after_fork_in_child` are handlers for `pthread_atfork`, like
 //! jemalloc's `prefork`, `postfork_parent` and `postfork_child`.
@@ -56,7 +56,7 @@ pub trait Fork {
     /// may continue on their fast paths, but all their other operations wait.
     ///
     /// # Safety
-    /// When `before_fork` returns, the calling thread may fork. Afterwards the thread must call
+    /// When `before_fork` returns, the calling thread may fork. After `before_fork`, the thread must call
     /// [`after_fork_in_parent`](Self::after_fork_in_parent) in this process, even if it did not fork. After a fork, the
     /// child must call [`after_fork_in_child`](Self::after_fork_in_child). Before it has called one of the two
     /// `after_fork` functions, the thread must not use, move or drop `self`.

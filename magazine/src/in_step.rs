@@ -307,7 +307,7 @@ impl Random {
     }
 }
 
-/// The body of an OS thread: executes the operations that the script sends, until the script ends.
+/// Executes, on an OS thread, the operations that the script sends, until the script ends.
 fn run_thread(code: &Code, thread: usize, say: Sender<ThreadReport>, detected: Receiver<ThreadCommand>) {
     STEP_GATE.set(Some((say, detected)));
     let next = || STEP_GATE.with_borrow(|gate| gate.as_ref().and_then(|(_, detected)| detected.recv().ok()));
@@ -361,7 +361,7 @@ fn difference(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         }
         if over != (state.threads[me].pc == Pc::Idle) {
             return Some(format!(
-                "operation ended in the code: {over}, but the model is at {:?}",
+                "the operation ended in the code: {over}; but the model is at {:?}",
                 state.threads[me].pc
             ));
         }
@@ -411,7 +411,7 @@ fn protocol(sizes: [u8; 5], roles: &[ThreadRole], bug: Option<Bug>) -> Protocol 
 }
 
 const SIZES: [[u8; 5]; 3] = [[1, 2, 1, 5, 3], [2, 4, 1, 7, 3], [1, 4, 2, 7, 3]];
-const ROLES: [&[ThreadRole]; 9] = [
+const ROLE_COMBINATIONS: [&[ThreadRole]; 9] = [
     &[ThreadRole::User, ThreadRole::User, ThreadRole::Drainer, ThreadRole::Drainer],
     &[ThreadRole::User, ThreadRole::User, ThreadRole::User, ThreadRole::Reaper],
     &[ThreadRole::User, ThreadRole::Drainer, ThreadRole::Reaper, ThreadRole::Resizer],
@@ -427,11 +427,13 @@ const SCRIPTS_PER_KIND: u64 = if cfg!(miri) { 1 } else { 20 };
 const STEPS: usize = if cfg!(miri) { 20 } else { 300 };
 
 #[test]
-fn layer_agrees_with_its_model() {
+fn magazine_layer_agrees_with_its_model() {
     let mut scripts = 0;
     for sizes in SIZES {
         // Miri reports threads that the child does not have as leaks.
-        for roles in ROLES.into_iter().filter(|roles| !cfg!(miri) || !roles.contains(&ThreadRole::Forker)) {
+        for roles in
+            ROLE_COMBINATIONS.into_iter().filter(|roles| !cfg!(miri) || !roles.contains(&ThreadRole::Forker))
+        {
             for seed in 0..SCRIPTS_PER_KIND {
                 let protocol = protocol(sizes, roles, None);
                 if let Some(difference) = difference(&protocol, seed, STEPS) {
@@ -447,7 +449,7 @@ fn layer_agrees_with_its_model() {
 /// The scripts are long enough that a wrong model differs from the code in at least one script.
 #[test]
 #[cfg_attr(miri, ignore = "some bugs need long scripts")]
-fn layer_differs_from_a_wrong_model() {
+fn model_comparison_detects_a_wrong_magazine_model() {
     let bugs = [
         Bug::WidensBeyondLimit,
         Bug::FirstDrainOpens,
@@ -463,8 +465,9 @@ fn layer_differs_from_a_wrong_model() {
         Bug::ChildLosesTaken,
     ];
     for bug in bugs {
-        let mut kinds =
-            SIZES.iter().flat_map(|sizes| ROLES.iter().map(move |roles| protocol(*sizes, roles, Some(bug))));
+        let mut kinds = SIZES
+            .iter()
+            .flat_map(|sizes| ROLE_COMBINATIONS.iter().map(move |roles| protocol(*sizes, roles, Some(bug))));
         let detected =
             kinds.any(|wrong| (0..SCRIPTS_PER_KIND).any(|seed| difference(&wrong, seed, STEPS).is_some()));
         assert!(detected, "the comparison must detect {bug:?}");

@@ -11,8 +11,8 @@
 //!
 //! Objects move between the stacks, the depot and the supplier in whole magazines. A stack has room for at least two
 //! magazines (Bonwick & Adams 2001, section 3.1). If a stack had room for only one magazine, a CPU could need the depot
-//! at every allocation and every free. With room for two, a CPU executes at least a magazine's worth of operations
-//! between two depot accesses.
+//! at every allocation and every free. With room for two magazines, a CPU executes at least a magazine's worth of
+//! operations between two depot accesses.
 //!
 //! ## Invariants
 //!
@@ -39,8 +39,7 @@
 //!
 //! See [`Fork`]. The child of a fork sees the memory accesses of each other thread up to some point in time, and no
 //! later access. Each operation commits with one store, so the head and the contents of each stack agree in the child.
-//! The child loses the objects that were in local variables of other threads, which are at most one magazine per
-//! thread.
+//! The child loses the objects that were in local variables of other threads: at most one magazine per thread.
 
 use crate::cpu::regions::Words;
 use crate::cpu::rseq::StaticWords;
@@ -98,7 +97,7 @@ pub struct Config {
     /// are flushed to the supplier.
     pub depot_limit: u32,
     /// Number of bytes of memory that an object represents. A budget limits the total memory in all depots of a table.
-    /// With 0, the objects do not count towards the budget.
+    /// If the number is 0, the objects do not count towards the budget.
     pub round_bytes: u64,
 }
 
@@ -150,10 +149,10 @@ pub struct Stats {
     pub fills: u64,
     /// Number of magazines that were flushed to the supplier.
     pub flushes: u64,
-    /// Number of frees in which the object belongs to another node than the freeing CPU.
+    /// Number of frees of an object whose node differs from the freeing CPU's node.
     pub other_node_frees: u64,
-    /// Number of operations that could not use a stack. The reasons are that the CPU's region is claimed or being
-    /// drained, or that the thread is not registered for rseq.
+    /// Number of operations that could not use a stack. An operation cannot use a stack if its CPU's region is claimed
+    /// or being drained, or if its thread is not registered for rseq.
     pub busy: u64,
     /// The mechanism that protects the layer's stacks.
     pub mechanism: Mechanism,
@@ -353,8 +352,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Allocates an object. The layer tries the current CPU's stack, then the depot, and then the supplier. Returns
     /// `None` if the stack, the depot and the supplier are all empty.
     ///
-    /// The cost is the cost of [`FastPath::alloc`], plus one depot access per magazine. Only the depot and the supplier
-    /// take locks.
+    /// An allocation costs as much as [`FastPath::alloc`], plus one depot access per magazine. Only the depot and the
+    /// supplier take locks.
     #[inline]
     pub fn alloc(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.pop().or_else(|| self.alloc_slow_with_new_operation(supplier))
@@ -372,15 +371,15 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.pop().or_else(|| self.alloc_slow(op, supplier))
     }
 
-    /// Creates an operation and allocates on the slow path. Because the operation is created here, fast paths need no
-    /// space for it in their stack frames.
+    /// Creates an operation and allocates on the slow path. Fast paths thus need no space for an operation in their
+    /// stack frames.
     #[cold]
     #[inline(never)]
     fn alloc_slow_with_new_operation(&self, supplier: &impl Supplier<R>) -> Option<R> {
         self.alloc_slow(&self.operation(OperationKind::Alloc), supplier)
     }
 
-    /// Allocates after a miss: takes a magazine from the depot or the supplier. The caller gets one object of the
+    /// After a miss, allocates from a magazine of the depot or the supplier. The caller gets one object of the
     /// magazine, and the CPU's stack gets the other objects.
     #[cold]
     #[inline(never)]
@@ -459,7 +458,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.free_slow(&self.operation(OperationKind::Free), supplier, round);
     }
 
-    /// Frees an object after a miss: grows the stack, or moves a magazine from the stack to the depot.
+    /// Frees an object after a miss by growing the stack, or by moving a magazine from the stack to the depot.
     #[cold]
     #[inline(never)]
     pub fn free_slow(&self, op: &Operation, supplier: &impl Supplier<R>, round: R) {
@@ -548,8 +547,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
     /// Flushes the objects on the stacks of `cpus` to the supplier. The CPUs continue to allocate and free, so their
     /// stacks may hold objects again when `drain` returns.
     ///
-    /// Cost: the table's drain lock, and one fence for any number of CPUs. Fast paths wait neither for the drain lock
-    /// nor for the fence.
+    /// Cost: the table's drain lock, and one fence for any number of CPUs. Fast paths never wait for the drain lock or
+    /// the fence.
     pub fn drain(&self, supplier: &impl Supplier<R>, cpus: Range<u32>) {
         self.drain_in_operation(&self.operation(OperationKind::Reclaim), supplier, cpus, DrainScope::All);
     }
@@ -621,7 +620,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Halves the capacity limit of the stacks. Call it when memory is short. To release objects as well, call
+    /// Halves the capacity limit of the stacks. Call `shrink` when memory is short. To release objects as well, call
     /// [`flush_all`](Self::flush_all).
     pub fn shrink(&self) {
         self.tuning.shrink(&self.config);
@@ -692,7 +691,7 @@ impl<R: Round, M: Memory> Layer<R, M> {
     }
 }
 
-/// Functions that only the other uslab crates use, and that may change in any version.
+/// Functions for the other uslab crates, which may change in any version.
 #[doc(hidden)]
 impl<R: Round, M: Memory> Layer<R, M> {
     /// Returns the sizes with which the layer was created.
@@ -767,8 +766,8 @@ impl<R: Round, M: Memory> Layer<R, M> {
         self.classes().for_each(|class| self.table.join_sweeps(class, group));
     }
 
-    /// Completes a [drain](Self::drain) after a [sweep](Table::sweep) of all stacks: flushes to the supplier the
-    /// objects that the sweep took from this layer. Returns the number of flushed objects.
+    /// Completes a [drain](Self::drain) by flushing the objects that a [sweep](Table::sweep) of all stacks took from
+    /// this layer. Returns the number of flushed objects.
     pub fn drain_swept(&self, op: &Operation, supplier: &impl Supplier<R>) -> u64 {
         let (mut rounds, mut panics) = (0, FirstPanic::default());
         for class in self.classes() {
@@ -779,15 +778,15 @@ impl<R: Round, M: Memory> Layer<R, M> {
         rounds
     }
 
-    /// Completes a [flush](Self::flush_all_in_operation) after a [sweep](Table::sweep) of all stacks: flushes the swept
-    /// objects and the depots.
+    /// Completes a [flush](Self::flush_all_in_operation) by flushing the depots, and the objects that a
+    /// [sweep](Table::sweep) of all stacks took.
     pub fn flush_swept(&self, op: &Operation, supplier: &impl Supplier<R>) {
         self.drain_swept(op, supplier);
         self.flush_depots(op, supplier);
     }
 
-    /// Completes a [reap](Self::reap) after a [sweep](Table::sweep) of idle stacks: flushes the swept objects and the
-    /// unneeded depot magazines. Returns the number of flushed objects.
+    /// Completes a [reap](Self::reap) by flushing unneeded depot magazines, and the objects that a
+    /// [sweep](Table::sweep) of idle stacks took. Returns the number of flushed objects.
     pub fn reap_swept(&self, supplier: &impl Supplier<R>) -> u64 {
         let op = &self.operation(OperationKind::Reclaim).cold();
         self.drain_swept(op, supplier) + self.end_interval(op, supplier)

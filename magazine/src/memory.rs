@@ -5,18 +5,18 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
-/// The address range in which a table is stored. The range initially reads as zero, and a part is writable after it was
-/// committed.
+/// The address range in which a table is stored. The range initially reads as zero, and each part becomes writable by a
+/// commit.
 ///
 /// # Safety
-/// The address `base` is aligned to [`ALIGN`]. The `bytes` bytes from `base` stay in place until the value is dropped,
-/// and no other code uses them. Bytes of the range that were never written read as zero. Memory is writable after a
-/// successful [`commit`](Memory::commit).
+/// The address `base` must be aligned to [`ALIGN`]. The `bytes` bytes from `base` must stay in place until the value is
+/// dropped, and no other code may use them. Bytes of the range that were never written must read as zero. Memory must
+/// be writable after a successful [`commit`](Memory::commit).
 ///
 /// # Panics
 /// [`commit`](Memory::commit) and [`decommit`](Memory::decommit) must not use the table, because they run while locks
 /// of the table are held. If `commit` or `decommit` panics, the table catches the panic and treats it as a refusal.
-/// Only while a table is created, a panic propagates to the caller of [`Table::new`](crate::Table::new).
+/// A panic propagates to the caller of [`Table::new`](crate::Table::new) only while a table is created.
 pub unsafe trait Memory: Send + Sync {
     /// Returns the address of the first byte of the range, aligned to [`ALIGN`].
     fn base(&self) -> NonNull<u8>;

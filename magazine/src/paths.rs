@@ -19,7 +19,7 @@
 //!
 //! Fast paths do not update these counts. A slow path passes its [`Operation`] through all levels, down to the page
 //! allocator. Each [`Step`](crate::tracepoints::Step) raises the operation to the step's level. The count of the level
-//! `cpu` is computed: the number of all operations, from the stack heads, minus the operations of all higher levels.
+//! `cpu` is the number of all operations, from the stack heads, minus the operations of all higher levels.
 
 use crate::sync::Counter;
 use crate::tracepoints::Operation;
@@ -152,7 +152,7 @@ impl PathCounts {
         }
     }
     /// Returns the current counts of all levels above [`Path::Cpu`]. Call `now` *before* reading the total number of
-    /// operations. In the opposite order, the counts of the higher levels could exceed the total.
+    /// operations. If the total were read first, the counts of the higher levels could exceed it.
     pub fn now(&self) -> Paths {
         let [depot, slab, pages, commit] = self.0.each_ref().map(Counter::get);
         Paths { cpu: 0, depot, slab, pages, commit }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operation_is_counted_once_at_its_highest_level() {
+    fn operation_is_counted_once_at_the_highest_level_reached() {
         let counts = PathCounts::default();
         for (did, is) in [
             (&[][..], Path::Cpu),

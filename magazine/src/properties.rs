@@ -1,9 +1,9 @@
 //! Property tests that compare the layer on simulated CPUs with its specification.
 //!
-//! The invariants I1 to I6 are the invariants of magazines in the kmem literature. A CPU moves only full magazines to
-//! and from the depot (I1, I6). Between two depot accesses, a CPU executes at least a magazine's worth of operations
-//! (I2). However full its stack is, a CPU that alternates between allocation and free accesses the depot at most once
-//! (I3). A CPU detects an empty depot without locking it (I4). No object is lost (I5).
+//! The invariants I1 to I6 of magazines come from the kmem literature. A CPU moves only full magazines to and from the
+//! depot (I1, I6). Between two depot accesses, a CPU executes at least a magazine's worth of operations (I2). A CPU
+//! that alternates between allocation and free accesses the depot at most once, however full its stack is (I3). A CPU
+//! detects an empty depot without locking it (I4). No object is lost (I5).
 
 use crate::region::LEN_MASK;
 use crate::shadow::{self, Setup, Step, TestSupplier};
@@ -82,8 +82,8 @@ proptest! {
         }
     }
 
-    /// I3: however full its stack is, a CPU that alternates between allocation and free does not access the depot
-    /// repeatedly.
+    /// I3: a CPU that alternates between allocation and free does not access the depot repeatedly, however full its
+    /// stack is.
     #[test]
     fn alternating_operations_do_not_thrash_the_depot(capacity in 1..8u16, stock in 0..4u16, before in 0..40usize) {
         let layer = layer(Cpus::simulated(1, 1).unwrap(), capacity, stock, 1000);
@@ -126,7 +126,7 @@ fn fuzzing_corpus_agrees_with_the_reference_model() {
 
 /// I4: a CPU detects an empty depot without locking it.
 #[test]
-fn miss_does_not_lock_an_empty_depot() {
+fn stack_miss_does_not_lock_an_empty_depot() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 4, 0, 10);
     on_cpu(0);
     let supplier = TestSupplier::new(100, 1);
@@ -136,7 +136,7 @@ fn miss_does_not_lock_an_empty_depot() {
 }
 
 #[test]
-fn each_pinned_worker_touches_only_its_region() {
+fn each_pinned_thread_touches_only_its_stack_region() {
     let layer = layer(Cpus::simulated(8, 1).unwrap(), 4, 0, 10);
     let supplier = TestSupplier::new(100, 1);
     for cpu in 0..8 {
@@ -199,7 +199,7 @@ fn reap_drains_idle_cpus_only() {
 }
 
 #[test]
-fn layer_keeps_no_more_rounds_than_it_has_served() {
+fn magazine_layer_keeps_at_most_the_rounds_it_served() {
     let cpus = Cpus::simulated(1, 1).unwrap();
     on_cpu(0);
     let config = Config { first_fill: 1, ..Config::new(60, 4, 4) };
@@ -241,7 +241,7 @@ fn stack_limits_shrink_under_memory_pressure_and_recover() {
 
 /// If a stack holds more objects than its new limit, the objects stay usable, and the next drain removes them.
 #[test]
-fn stack_above_its_lowered_limit_still_serves_operations() {
+fn stack_longer_than_a_lowered_limit_still_serves_objects() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 2, 10);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -256,7 +256,7 @@ fn stack_above_its_lowered_limit_still_serves_operations() {
 /// Four threads on two simulated CPUs run together with two draining threads. No object is lost, and the counts are
 /// exact.
 #[test]
-fn concurrent_threads_lose_no_round() {
+fn concurrent_threads_lose_no_object() {
     use crate::sync::Mutex;
     struct LockedSupplier(Mutex<Vec<usize>>);
     impl Supplier<TestRound> for LockedSupplier {
@@ -315,7 +315,7 @@ fn concurrent_threads_lose_no_round() {
 
 /// A stack contains only objects of its node, even if a thread migrates between any two steps of an operation.
 #[test]
-fn stack_of_a_node_holds_only_rounds_of_that_node() {
+fn stack_of_a_numa_node_holds_only_rounds_of_that_node() {
     for at in 1..10 {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), 2, 1, 4);
         let supplier = TestSupplier::new(40, 2);
@@ -370,7 +370,7 @@ fn batch_that_fits_the_stack_stays_on_its_cpu() {
     assert_eq!((s.magazines, s.in_magazines, s.in_depot), (21, 12, 30));
 }
 
-/// If a CPU frees objects of another node, they are pushed on a separate stack, and return to their node in magazines.
+/// Objects of another node that a CPU frees are pushed on a separate stack, and return to their node in magazines.
 #[test]
 fn remote_rounds_return_to_their_node_in_magazines() {
     let layer = layer(Cpus::simulated(2, 2).unwrap(), 4, 0, 4);
@@ -407,7 +407,7 @@ fn layer_on_one_node_serves_cpus_of_all_nodes() {
 
 /// The statistics count the objects on stacks and in depots separately.
 #[test]
-fn statistics_count_rounds_by_place() {
+fn statistics_count_rounds_on_stacks_and_in_depots() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 1, 100);
     on_cpu(0);
     let supplier = TestSupplier::new(40, 1);
@@ -462,7 +462,7 @@ fn layer_has_the_configured_cpus_and_depots() {
 /// Regression: the pop that follows a depot access was counted as a hit. Reports then showed 99.9 % hits, although
 /// every other operation accessed the depot.
 #[test]
-fn retried_operation_counts_as_a_depot_visit() {
+fn operation_retried_after_a_depot_visit_counts_as_visit() {
     let layer = layer(Cpus::simulated(1, 1).unwrap(), 2, 0, 1);
     on_cpu(0);
     let supplier = TestSupplier::new(0, 1);

@@ -19,8 +19,8 @@
 //!   rarely has `quiet` objects.
 //! * A word that is always null precedes the objects. A pop that reads the null word has found the stack empty, and
 //!   misses. A pop makes no other test for an empty stack.
-//! * A push misses if the same object is already on top of the stack, because it was then freed twice. After such a
-//!   miss, the slow path can detect the double free.
+//! * A push misses if the same object is already on top of the stack, because it was then freed twice. After a push has
+//!   missed for this reason, the slow path can detect the double free.
 //! * Only drains use `seen` and the notes (`taken`, `served`, `backed`, `unwritable_pages`).
 //!
 //! The head and the objects of a stack are adjacent. A section reaches the head and the objects from one address, and
@@ -48,14 +48,14 @@ pub(crate) use layout::*;
 
 /// Mask of the low 16 bits of a head, which contain the stack's length.
 pub(crate) const LEN_MASK: u64 = 0xffff;
-/// The amount that an operation adds to the operation count in a head, which is above the length.
+/// The amount added to a head to count one operation; the operation count is above the bits of the length.
 pub(crate) const OP_STEP: u64 = 1 << 16;
 /// Mask of the lower half of a limit word, which contains the limit. The upper half of a limit word contains `quiet`.
 const LIMIT_MASK: u32 = 0xffff;
 /// A flag in a class's `served` word. The flag is set while a thread moves the operation count from the head to
 /// `served`.
 const MOVING_FLAG: u64 = 1;
-/// The amount that an operation adds to the operation count in a `served` word, which is above the flag.
+/// The amount added to a `served` word to count one operation; the operation count is above the flag.
 const SERVED_STEP: u64 = 2;
 pub(crate) const ROUND: usize = size_of::<*mut u8>();
 
@@ -145,8 +145,8 @@ impl Region<'_> {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread accesses the cell.
         self.cap_cell(class).with_mut(|p| unsafe { *p = cap });
     }
-    /// Returns the `i`-th object on the class's stack, counted from 1. For `i` = 0, it reads the null word and returns
-    /// `None`. Only an operation on the region's CPU, or the region's owner, may call `round`.
+    /// Returns the `i`-th object on the class's stack, counted from 1. For `i` = 0, `round` reads the null word and
+    /// returns `None`. Only an operation on the region's CPU, or the region's owner, may call `round`.
     #[inline(always)]
     pub(crate) fn round(&self, class: Class, i: u32) -> Option<NonNull<u8>> {
         // SAFETY: the caller is an operation of the CPU or owns the region, so no other thread writes the place.
@@ -190,8 +190,8 @@ impl Region<'_> {
         true
     }
 
-    /// Pushes all of `rounds` on the class's stack, or pushes none of them. The push may double `cap`, or raise it as
-    /// far as the batch needs, within the limit and the committed memory.
+    /// Pushes all of `rounds` on the class's stack, or pushes none of them. The push may double `cap`, or raise it to
+    /// what the batch needs, within the limit and the committed memory.
     ///
     /// The operation computes the new `cap` only from values that it has read. The new `cap` is therefore valid even if
     /// the operation is aborted afterwards.
@@ -264,8 +264,8 @@ impl Region<'_> {
             self.limit_word(class).store(0, Relaxed);
         }
     }
-    /// Opens the class's stack in this region, for up to `limit` objects. The meaning of `quiet` is described in the
-    /// [module](self). The caller must hold the drain lock, and no drain may be flushing objects of this stack.
+    /// Opens the class's stack in this region, for up to `limit` objects. The [module](self) defines `quiet`. The
+    /// caller must hold the drain lock, and no drain may be flushing objects of this stack.
     pub(crate) fn open(&self, class: Class, limit: u16, quiet: u16) {
         self.writable(1);
         {
@@ -301,9 +301,9 @@ impl Region<'_> {
             self.clear_taken_record(class);
         }
     }
-    /// Hands the objects that drain `from` took over to drain `to`, unless drain `from` has already begun to flush
-    /// them. The calling thread must hold the table's drain lock.
-    pub(crate) fn hand_over(&self, class: Class, from: u64, to: u64) {
+    /// Transfers the objects that drain `from` took to drain `to`, if drain `from` has not begun to flush them. The
+    /// calling thread must hold the table's drain lock.
+    pub(crate) fn reassign_rounds(&self, class: Class, from: u64, to: u64) {
         // Relaxed: the lock of drains orders the note with later readers.
         let taken = self.taken_word(class).load(Relaxed);
         if taken / OP_STEP == from {
@@ -311,7 +311,7 @@ impl Region<'_> {
         }
     }
     /// Returns the region's pages that may be backed by memory. The calling thread must hold the table's drain lock.
-    pub(crate) fn backed(&self) -> Pages {
+    pub(crate) fn backed_pages(&self) -> Pages {
         // SAFETY: the caller holds the lock of drains, which protects the cell.
         self.backed_cell().with(|p| unsafe { *p })
     }

@@ -120,7 +120,8 @@ pub(crate) enum Step {
     Reap,
     Purge,
     Shrink,
-    /// Drops the layer together with all objects in it. A new layer with the same sizes replaces it in the table.
+    /// Drops the layer together with all objects in it. A new layer with the same sizes replaces the dropped layer in
+    /// the table.
     Anew,
 }
 

@@ -6,8 +6,8 @@ pub use crate::lock_order::Rank;
 pub use crate::tell;
 pub use uslab_sync::*;
 
-/// Asserts, in debug builds, that the calling thread holds no lock of the uslab crates. The assertion does not know the
-/// locks of other crates.
+/// Asserts, in debug builds, that the calling thread holds no lock of the uslab crates. The assertion ignores the locks
+/// of other crates.
 ///
 /// # Panics
 /// Panics in debug builds if the thread holds a lock of the uslab crates. User code must not run while a ranked lock is

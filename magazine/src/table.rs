@@ -11,14 +11,14 @@
 //! *Fast path.* An operation loads its CPU's pointer, and pushes or pops in the CPU's region. An operation commits with
 //! one store to the head of a stack.
 //!
-//! *Drain.* A drain must read another CPU's stacks. A drain
+//! *Drain.* A drain must read another CPU's stacks. A drain has five steps:
 //!
-//! 1. points the CPU's pointer to the empty region;
-//! 2. issues the *fence* (membarrier), after which no earlier operation is still running in the region, so that the
-//!    drain owns it;
-//! 3. closes the selected stacks, whose objects stay in place but now belong to the drain;
-//! 4. points the CPU's pointer to the CPU's region again;
-//! 5. flushes the objects on the closed stacks.
+//! 1. The drain points the CPU's pointer to the empty region.
+//! 2. The drain issues the *fence* (membarrier), after which no earlier operation is still running in the region, so
+//!    that the drain owns the region.
+//! 3. The drain closes the selected stacks, whose objects stay in place but now belong to the drain.
+//! 4. The drain points the CPU's pointer to the CPU's region again.
+//! 5. The drain flushes the objects on the closed stacks.
 //!
 //! Operations on the drained CPU miss only during steps 1 to 4 of a drain. Steps 1 to 4 of a drain take a few stores
 //! per class, for any number of objects. A drain of all CPUs and all classes issues only one fence.
@@ -30,10 +30,9 @@
 //! ## Rules
 //!
 //! 1. Only two kinds of code write to a region: operations on its CPU, and a drain that has redirected the CPU's
-//!    pointer and then issued a fence. Operations never write the limits and notes in a region. A thread must hold the
-//!    drain lock to write a limit, a note, or the head of a closed stack.
-//! 2. No thread writes to the empty region, because its committed size is 0, so that every push and every growth of a
-//!    stack fails.
+//!    pointer and then issued a fence. Operations never write a stack's limit, or the notes that drains keep in a
+//!    region. A thread must hold the drain lock to write a limit, a drain's note, or the head of a closed stack.
+//! 2. No thread writes to the empty region: its committed size is 0, so every push and every growth of a stack fails.
 //! 3. A thread that redirects a per-CPU pointer holds the drain lock, and restores the pointer before it takes any
 //!    other lock.
 //! 4. The first miss of a CPU in a class opens the class's stack on the CPU, under the drain lock. The stack cannot be
@@ -116,7 +115,7 @@ struct Number {
     /// Number of the sweep whose taken objects wait to be collected; 0 if no objects wait. The table's drain lock
     /// protects this cell.
     waiting: UnsafeCell<u64>,
-    /// Byte offset of the class's stack in a region, which is set once, when the class number gets its room.
+    /// Byte offset of the class's stack in a region; set once, when the class number gets its room.
     stack: Counter,
     /// Base-2 logarithm of the room's size in cache lines.
     order: Counter,
@@ -165,8 +164,8 @@ struct ClassNumbersAndRooms {
 }
 /// Size in bytes of a stack that holds one magazine, rounded up to cache lines.
 const MAGAZINE: usize = ((MAX_CAPACITY as usize + 1) * ROUND).next_multiple_of(LINE);
-/// Number of returned class numbers after which the table decommits idle stacks. Decommits of idle stacks are not more
-/// frequent, because each of them checks every class number.
+/// Number of returned class numbers after which the table decommits idle stacks. Idle stacks are decommitted only
+/// rarely, because each such pass checks every class number.
 const RETURNS_UNTIL_DECOMMIT: u32 = 64;
 /// Number of different room sizes below a page.
 const PARTS: usize = (PAGE / LINE).ilog2() as usize;
@@ -263,7 +262,7 @@ impl<M: Memory> Table<M> {
         let cpus = cpus.start..cpus.end.min(self.cpus.count());
         cpus.filter_map(|cpu| self.region(cpu)).filter(|region| region.committed() > 0)
     }
-    /// The first step of a drain: points all three pointers of `cpu` to the empty region.
+    /// Points all three pointers of `cpu` to the empty region, as the first step of a drain.
     fn detach_region(&self, cpu: u32) {
         for words in Words::ALL {
             self.detach_cpu(words, cpu);
@@ -334,10 +333,10 @@ impl<M: Memory> Table<M> {
         self.numbers[class.index as usize].magazine.set(rounds.into());
     }
 
-    /// Returns the size of the room for a stack of `reach` objects: a number of cache lines that is a power of two.
-    /// `room` also returns the number of bytes at the start of the room in which the stack may begin. If all large
-    /// stacks began at the same offset in a page, they would compete for the same sets of the processor's cache. Stacks
-    /// of a page or more therefore begin at different offsets.
+    /// Returns the size of the room for a stack of `reach` objects: a power of two, in cache lines. `room` also returns
+    /// the number of bytes at the start of the room in which the stack may begin. If all large stacks began at the same
+    /// offset in a page, they would compete for the same sets of the processor's cache. Stacks of a page or more
+    /// therefore begin at different offsets.
     fn room(reach: u16) -> (usize, usize) {
         let stack = SEEN_OFFSET + NULL + (usize::from(reach) + 1) * ROUND;
         let mut bytes = stack.next_power_of_two().max(LINE);
@@ -386,7 +385,7 @@ impl<M: Memory> Table<M> {
             open.for_each(|region| region.open(class, limit, number.quiet(limit)));
         }
     }
-    /// Returns `true` if the class is closed permanently. A drain closes it only temporarily.
+    /// Returns `true` if the class is closed permanently. A drain closes the class only temporarily.
     fn is_closed(&self, class: Class) -> bool {
         self.numbers[class.index as usize].open.get() == 0
     }
@@ -446,7 +445,7 @@ impl<M: Memory> Table<M> {
         }
     }
 
-    /// Opens the class's stack on `cpu`, and commits the CPU's region so far that the stack can hold `places` objects.
+    /// Opens the class's stack on `cpu`, and commits enough of the CPU's region for a stack of `places` objects.
     /// Returns `true` if a retried push may now succeed. Returns `false` if the stack was already open and committed,
     /// if the OS refused memory, or if the class is closed or being drained.
     ///
@@ -476,8 +475,8 @@ impl<M: Memory> Table<M> {
         true
     }
 
-    /// Commits the region of `cpu` so far that the class's stack can hold `places` objects. Returns `false` if the OS
-    /// refused memory, if the CPU has no region, or if the region was already committed so far.
+    /// Commits enough of the region of `cpu` for the class's stack to hold `places` objects. Returns `false` if the OS
+    /// refused memory, if the CPU has no region, or if enough of the region was already committed.
     pub(crate) fn commit_stack_places(&self, op: &Operation, cpu: u32, class: Class, places: u32) -> bool {
         let Some(region) = self.region(cpu) else { return false };
         let end = class.end(places);
@@ -502,7 +501,7 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Functions that only the other uslab crates use, and that may change in any version.
+/// Functions for the other uslab crates, which may change in any version.
 #[doc(hidden)]
 impl<M: Memory> Table<M> {
     /// Returns the number of bytes of address space that a table needs: per-CPU pointers, one region of `region` bytes

@@ -1,10 +1,10 @@
 //! Tracepoints, with which observers receive the steps of slow operations.
 //!
-//! Fast paths have no tracepoints. If observers do not see an operation, its CPU's stack served it. A slow operation
-//! checks once if any [observer](Tracepoints::observe) is registered. If any observer is registered, a slow operation
-//! records each [`Step`] in its stack frame, even while it holds locks. At its end, when it holds no lock, the
-//! operation passes the steps to the observers. An observer may allocate, free, wait, drop caches and panic. CPUs share
-//! no trace buffer that must be drained, and an operation in a signal handler records its steps separately.
+//! Fast paths have no tracepoints. An operation that observers do not see was served by its CPU's stack. A slow
+//! operation checks once if any [observer](Tracepoints::observe) is registered. If any observer is registered, a slow
+//! operation records each [`Step`] in its stack frame, even while it holds locks. At its end, when it holds no lock,
+//! the operation passes the steps to the observers. An observer may allocate, free, wait, drop caches and panic. CPUs
+//! share no trace buffer that must be drained, and an operation in a signal handler records its steps separately.
 //!
 //! Without observers, the cost is one relaxed load per slow operation, and one branch per step. With observers, the
 //! cost is one write to the call stack per step, and two atomic operations on a shared word per observer and operation.
@@ -179,7 +179,7 @@ struct Notes<'t> {
     name: &'t str,
 }
 
-/// The operation's steps. The array stays uninitialised if no observer is registered.
+/// The operation's steps. The array of steps stays uninitialised if no observer is registered.
 #[derive(Debug)]
 struct Steps {
     len: Cell<u32>,
@@ -232,7 +232,7 @@ impl<'t> Operation<'t> {
     }
 }
 
-/// Functions that only the other uslab crates use, and that may change in any version.
+/// Functions for the other uslab crates, which may change in any version.
 #[doc(hidden)]
 impl<'t> Operation<'t> {
     /// Creates an operation at the lowest level, for the observers of `tracepoints`. Observers see `name`.
@@ -243,7 +243,7 @@ impl<'t> Operation<'t> {
         Self::with(tracepoints.notes(what, name))
     }
 
-    /// Marks the memory that the operation frees as cold: it should not be kept for a CPU's next allocation.
+    /// Marks the memory that the operation frees as cold, so that no CPU keeps it for the next allocation.
     #[must_use]
     pub fn cold(mut self) -> Self {
         self.cold = true;
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn operation_is_reported_once_with_all_its_steps() {
+    fn tracepoint_reports_each_operation_once_with_all_steps() {
         let t = tracepoints();
         on_cpu(3);
         operate(&t, &[Step::Missed]);
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn long_operation_is_reported_in_parts() {
+    fn tracepoint_reports_a_long_operation_in_parts() {
         let t = tracepoints();
         let (_observer, read) = observe_into_channel(&t);
         {
@@ -491,11 +491,11 @@ mod tests {
         assert_eq!((steps, lost, more, _observer.counts().lost), (vec![Step::Full; STEPS], 3, false, 3));
     }
 
-    /// A signal may arrive at any point. Each operation of its handler is either reported or suppressed, and none of
-    /// them waits.
+    /// A signal may arrive at any point. Each operation of the signal handler is either reported or suppressed, and
+    /// never waits.
     #[cfg(all(target_os = "linux", not(miri)))]
     #[test]
-    fn operations_in_a_signal_handler_never_wait() {
+    fn tracepoint_in_a_signal_handler_never_waits() {
         use crate::sync::AtomicPtr;
         use nix::libc;
         use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trace_step_has_a_description() {
+    fn each_tracepoint_step_has_a_description() {
         let text = |step: Step| step.to_string();
         assert_eq!(text(Step::DepotContended), "waits for the depot");
         assert_eq!(

@@ -1,8 +1,8 @@
 //! Adapts the capacity limit of stacks and the sizes of fills.
 //!
 //! * **Slow start.** The first fill requests [`Config::first_fill`] objects, and each later fill requests twice as many
-//!   as the fill before. A layer that has handed out ten objects thus caches at most ten. In the same way, a stack
-//!   doubles its capacity when it is full.
+//!   as the fill before. A layer that has handed out ten objects thus caches at most ten. A stack also doubles its
+//!   capacity when it is full.
 //! * **Shrinking.** When memory is short, the capacity limit of stacks is halved, down to two magazines. After a
 //!   shortage, the next fill is again small. Each reaping interval without a shortage doubles the limit again.
 //!   FreeBSD's UMA also lowers its limits under memory pressure.

@@ -25,8 +25,8 @@ pub struct LayerView<T> {
 /// A view of the objects on one CPU's stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CpuView<T> {
-    /// The magazines on the CPU's stacks. The magazine that serves the next operation comes first. All other magazines
-    /// of the same stack are full. Magazines with objects of other nodes come last.
+    /// The magazines on the CPU's stacks. The magazine that serves the next operation comes first. All magazines of a
+    /// stack except the first one are full. Magazines with objects of other nodes come last.
     pub magazines: Vec<MagazineView<T>>,
     /// Maximum number of magazines on one stack.
     pub most: u32,
@@ -49,14 +49,14 @@ pub struct MagazineView<T> {
 }
 
 /// For debuggers: the byte offset from the head of a stack to its lowest object. The low 16 bits of a head are the
-/// number of objects on the stack. The other three numbers are byte offsets in a depot's slot: of the next slot's
-/// address, the magazine's length, and the objects.
+/// number of objects on the stack. The other three numbers are byte offsets in a depot's slot: the next slot's address,
+/// the magazine's length, and the objects.
 pub const LAYOUT: [usize; 4] = {
     let [next, len, rounds] = Slot::LAYOUT;
     [NULL + ROUND, next, len, rounds]
 };
 
-/// Functions that only the other uslab crates use, and that may change in any version.
+/// Functions for the other uslab crates, which may change in any version.
 #[doc(hidden)]
 impl<R: Round, M: Memory> Layer<R, M> {
     /// For debuggers: the address of CPU 0's region, the distance in bytes between two regions, and the number of
@@ -120,7 +120,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn view_shows_each_round_once() {
+    fn magazine_view_shows_each_round_once() {
         let layer = layer(Cpus::simulated(2, 1).unwrap(), Config::new(2, 1, 3));
         let supplier = TestSupplier::new(12, 1);
         on_cpu(0);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn view_lists_rounds_of_other_nodes_last() {
+    fn magazine_view_lists_rounds_of_other_nodes_last() {
         let layer = layer(Cpus::simulated(2, 2).unwrap(), Config::new(2, 0, 3));
         let supplier = TestSupplier::new(0, 2);
         on_cpu(1);

@@ -271,35 +271,35 @@ const SMALL_SETTING: Setting = Setting {
 };
 
 #[test]
-fn long_runs_without_drains_lose_no_round() {
+fn long_runs_without_drains_lose_no_object() {
     stress("long", Cpus::os(), LONG_SETTING);
 }
 #[test]
-fn tiny_magazines_with_yields_and_drains_lose_no_round() {
+fn tiny_magazines_with_yields_and_drains_lose_no_object() {
     stress("tiny", Cpus::os(), SMALL_SETTING);
 }
 #[test]
-fn stacks_of_two_magazines_lose_no_round() {
+fn stacks_of_two_magazines_lose_no_object() {
     stress("two tiny magazines", Cpus::os(), Setting { capacity: 3, stock: 0, ..SMALL_SETTING });
 }
 #[test]
-fn threads_migrated_between_cpus_lose_no_round() {
+fn threads_migrated_between_cpus_lose_no_object() {
     let hopping_setting = Setting { threads: Threads::Hopping, capacity: 30, yields: 64, ..LONG_SETTING };
     stress("hopping", Cpus::os(), Setting { operations: 30_000_000, ..hopping_setting });
 }
 #[test]
-fn pinned_threads_lose_no_round() {
+fn pinned_threads_lose_no_object() {
     let pinned = Setting { threads: Threads::Pinned, capacity: 30, ..LONG_SETTING };
     stress("pinned", Cpus::os(), Setting { operations: 30_000_000, ..pinned });
 }
 #[test]
-fn stress_on_a_claimed_slot_loses_no_round() {
+fn stress_on_a_claimed_slot_loses_no_object() {
     stress("claimed", Cpus::os().claimed(), Setting { operations: 5_000_000, ..SMALL_SETTING });
 }
 
 /// A layer must use the expected mechanism, and this mechanism must serve almost all operations.
 #[test]
-fn layer_uses_the_expected_mechanism() {
+fn magazine_layer_uses_the_expected_cpu_mechanism() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let cpus = Cpus::os();
     match std::env::var("USLAB_EXPECT").as_deref() {
@@ -354,7 +354,7 @@ fn each_pinned_thread_touches_only_its_cpu_region() {
 /// Regression: on systems where threads register themselves for rseq, the first allocation of each thread missed and
 /// fetched a magazine.
 #[test]
-fn single_allocation_is_served_by_its_cpu() {
+fn single_allocation_is_served_by_the_stack_of_its_cpu() {
     let _alone = TEST_LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (layer, supplier) = (layer(&table(Cpus::os()), 4, 0, 1), TestSupplier::new(10_000));
     for _ in 0..200 {
@@ -399,7 +399,7 @@ fn run_child_test(test: &str, prepare: impl FnOnce(&mut Command) -> &mut Command
 
 #[test]
 fn environment_variable_selects_the_claimed_slot() {
-    let err = run_child_test("layer_uses_the_expected_mechanism", |c| {
+    let err = run_child_test("magazine_layer_uses_the_expected_cpu_mechanism", |c| {
         c.env("USLAB_RSEQ", "off").env("USLAB_EXPECT", "claimed")
     });
     assert!(!err.contains("uslab:"), "{err}");
@@ -413,7 +413,7 @@ fn invalid_environment_value_is_reported_and_ignored() {
     if std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off") {
         return;
     }
-    let err = run_child_test("layer_uses_the_expected_mechanism", |c| {
+    let err = run_child_test("magazine_layer_uses_the_expected_cpu_mechanism", |c| {
         c.env("USLAB_RSEQ", "maybe").env("USLAB_EXPECT", mechanism)
     });
     let expected = "uslab: USLAB_RSEQ=maybe: expected on or off; ignored";
@@ -422,22 +422,22 @@ fn invalid_environment_value_is_reported_and_ignored() {
 /// In this test the libc registers no threads, so each thread registers itself at its first miss. With
 /// `USLAB_RSEQ=off`, the test does nothing, because no thread registers itself.
 #[test]
-fn unregistered_threads_register_themselves() {
+fn unregistered_threads_register_themselves_for_rseq() {
     if Cpus::os().mechanism() != Mechanism::Rseq {
         return;
     }
     for test in [
-        "layer_uses_the_expected_mechanism",
+        "magazine_layer_uses_the_expected_cpu_mechanism",
         "each_pinned_thread_touches_only_its_cpu_region",
-        "single_allocation_is_served_by_its_cpu",
+        "single_allocation_is_served_by_the_stack_of_its_cpu",
     ] {
         run_child_test(test, |c| c.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").env("USLAB_EXPECT", "rseq"));
     }
 }
 
 #[test]
-fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
-    run_child_test("layer_uses_the_expected_mechanism", |c| {
+fn claimed_slots_are_used_if_a_sandbox_forbids_membarrier() {
+    run_child_test("magazine_layer_uses_the_expected_cpu_mechanism", |c| {
         // SAFETY: the closure makes two system calls, which a child may make between fork and exec.
         unsafe { c.env("USLAB_EXPECT", "claimed").pre_exec(refuse_membarrier) }
     });
@@ -445,11 +445,11 @@ fn claimed_slot_is_used_if_a_sandbox_forbids_membarrier() {
 
 /// If the kernel refuses its barrier, a drain takes nothing. The objects stay on the stacks and are still usable.
 #[test]
-fn drains_take_nothing_after_a_sandbox_forbids_membarrier() {
+fn drains_move_no_object_after_a_sandbox_forbids_membarrier() {
     run_child_test("child_drains_without_membarrier", |c| c);
 }
 #[test]
-#[ignore = "puts its process into a sandbox; run by drains_take_nothing_after_a_sandbox_forbids_membarrier"]
+#[ignore = "puts its process into a sandbox; run by drains_move_no_object_after_a_sandbox_forbids_membarrier"]
 fn child_drains_without_membarrier() {
     const ROUNDS: usize = 200;
     let table = table(Cpus::os());

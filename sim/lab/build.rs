@@ -1,5 +1,5 @@
-//! Passes the compiler's version to the program, which prints it with measured times. The program cannot find out at
-//! run time which compiler built it.
+//! Passes the compiler's version to the program, which prints the version with measured times. The program cannot find
+//! out at run time which compiler built it.
 
 use std::env::var;
 use std::process::Command;

@@ -1,9 +1,9 @@
 //! The command `uslab calibrate`: measures prices on this machine, as a profile for [`scale`](crate::scale).
 //!
-//! Each price is measured by running this project's code, in several rounds. The profile has the median of the rounds;
-//! its spread is the range of the middle eight tenths. The price of an operation that cannot be measured alone is the
-//! difference between two loops, only one of which does the operation. Builds differ: `cargo run --release -p uslab-sim
-//! --bin uslab -- calibrate` measures the build that ships.
+//! Each price is measured by running this project's code, in several rounds. A price in the profile is the median of
+//! the rounds; its spread is the range of the middle eight tenths. If an operation cannot be measured alone, its price
+//! is the difference between two loops, only one of which contains the operation. Builds differ: `cargo run --release
+//! -p uslab-sim --bin uslab -- calibrate` measures the build that ships.
 
 use crate::output::Progress;
 use crate::race::{Object, ObjectAllocFn, race};
@@ -20,7 +20,7 @@ use uslab_magazine::sync::{AtomicU64, Mutex, Ordering};
 
 /// Object size, in bytes, for the loops that measure slab operations. Large objects make slabs small, so the
 /// price of a new slab is visible.
-const LARGE: usize = 1024;
+const LARGE_OBJECT_BYTES: usize = 1024;
 /// Object size, in bytes, for the loops that measure filling magazines.
 const SMALL: usize = 64;
 /// Number of slabs that one measuring loop visits.
@@ -31,7 +31,7 @@ const LOOP_OPERATIONS: usize = 20_000;
 /// Measures all prices `rounds` times.
 ///
 /// # Errors
-/// Fails if memory for the measured objects is short.
+/// Fails if there is too little memory for the measured objects.
 pub fn calibrate(name: &str, rounds: u32, progress: &Progress) -> anyhow::Result<Profile> {
     let stage = progress.stage("measuring", rounds.into());
     let mut prices = Prices::default();
@@ -49,7 +49,7 @@ pub(crate) struct Prices([Vec<f64>; 8]);
 impl Prices {
     /// Runs one more round, which measures every price once.
     pub(crate) fn measure(&mut self) -> anyhow::Result<()> {
-        let (object, relist, slab) = of_slabs()?;
+        let (object, relist, slab) = measure_slab_prices()?;
         let lock = locked_operation_price();
         let line = cache_line_price(&affinity::usable());
         let own = cpu_operation_price()?;
@@ -66,7 +66,7 @@ impl Prices {
         let (cpus, rounds) = (affinity::usable().len(), own.len());
         let machine = format!("`uslab calibrate` on {cpus} CPUs, median of {rounds} rounds: ");
         let price = |rounds: Vec<f64>, what: &str| {
-            let [low, median, high] = middle(rounds).map(|ns| (ns * 10.0).round() / 10.0);
+            let [low, median, high] = median_and_range(rounds).map(|ns| (ns * 10.0).round() / 10.0);
             Price { ns: median, spread: [low, high], source: format!("{machine}{what}") }
         };
         Profile {
@@ -94,13 +94,13 @@ impl Prices {
 }
 
 /// Returns the median of the rounds' values, and the ends of the range that holds their middle eight tenths.
-pub(crate) fn middle(mut rounds: Vec<f64>) -> [f64; 3] {
+pub(crate) fn median_and_range(mut rounds: Vec<f64>) -> [f64; 3] {
     rounds.sort_by(f64::total_cmp);
     [1, 5, 9].map(|tenth| rounds[(rounds.len() - 1) * tenth / 10])
 }
 
 /// Runs `act`, and returns the elapsed nanoseconds and the result of `act`.
-fn timed<T>(act: impl FnOnce() -> T) -> (f64, T) {
+fn measure_time<T>(act: impl FnOnce() -> T) -> (f64, T) {
     let start = Instant::now();
     let outcome = act();
     (start.elapsed().as_nanos() as f64, outcome)
@@ -110,9 +110,9 @@ fn allocate<'c>(cache: &'c KmemCache, n: usize, to: &mut Vec<Block<'c>>) -> Resu
 }
 
 /// Measures the price of an allocation or a free among other instructions, and subtracts the time of the
-/// other instructions. The result is the mean of two scripts: one script frees each object immediately, the
-/// other keeps a few objects. A loop of allocations alone would give a lower price, because a processor
-/// overlaps successive operations.
+/// other instructions. The result is the mean of two scripts: the first frees each object immediately, the second keeps
+/// a few objects. A loop of only allocations would give a lower price, because a processor overlaps successive
+/// operations.
 fn cpu_operation_price() -> anyhow::Result<f64> {
     let cache = ObjectCache::<Object>::builder("calibrate").ctor(Object::default).build()?;
     let (make, none): (ObjectAllocFn<'_, '_>, ObjectAllocFn<'_, '_>) =
@@ -134,7 +134,7 @@ fn cpu_operation_price() -> anyhow::Result<f64> {
 
 fn locked_operation_price() -> f64 {
     let mutex = Mutex::new(0_u64);
-    let (ns, ()) = timed(|| (0..LOOP_OPERATIONS).for_each(|_| *black_box(&mutex).lock() += 1));
+    let (ns, ()) = measure_time(|| (0..LOOP_OPERATIONS).for_each(|_| *black_box(&mutex).lock() += 1));
     ns / LOOP_OPERATIONS as f64
 }
 
@@ -149,8 +149,8 @@ impl Slab<u64> for NumberLayer {
     fn free(&self, _: u64) {}
 }
 
-/// Measures an exchange with the depot. The price is the time of bursts that reach the depot, minus the time
-/// of equally many operations that only use the CPU's own magazines.
+/// Measures an exchange with the depot. The price is the time of bursts that reach the depot, minus the time of the
+/// same number of operations on the CPU's own magazines.
 fn depot_exchange_price() -> f64 {
     let Ok(cpus) = Cpus::simulated(1, 1) else { return 0.0 };
     let cache = Cache::new(cpus, Sizes::default(), NumberLayer(Cell::new(0)));
@@ -162,17 +162,17 @@ fn depot_exchange_price() -> f64 {
     let (long, short) = (16 * Sizes::default().first, Sizes::default().first / 2);
     burst(long);
     let before = cache.exchanges();
-    let (far, ()) = timed(|| (0..LOOP_OPERATIONS / long).for_each(|_| burst(long)));
+    let (far, ()) = measure_time(|| (0..LOOP_OPERATIONS / long).for_each(|_| burst(long)));
     let exchanges = cache.exchanges() - before;
-    let (near, ()) = timed(|| (0..LOOP_OPERATIONS / short).for_each(|_| burst(short)));
+    let (near, ()) = measure_time(|| (0..LOOP_OPERATIONS / short).for_each(|_| burst(short)));
     let operations = |n: usize| (LOOP_OPERATIONS / n * n) as f64;
     ((far - near * operations(long) / operations(short)) / exchanges.max(1) as f64).max(0.0)
 }
 
 /// Measures the price of moving one object, in a batch, between slabs and a magazine. Each burst fills and
-/// flushes magazines, while no slab becomes empty. Magazines of 8 objects visit the slabs eight times as
-/// often as magazines of 64. The difference between the two run times gives the price of one visit to the
-/// slabs. `own` is the price of an operation that uses only the CPU's magazine.
+/// flushes magazines, while no slab becomes empty. A cache with magazines of 8 objects visits its slabs eight times as
+/// often as a cache with magazines of 64. The difference between the run times of the two caches gives the price of one
+/// visit to the slabs. `own` is the price of an operation that uses only the CPU's magazine.
 fn batched_move_price(own: f64) -> anyhow::Result<f64> {
     let of = |capacity| -> anyhow::Result<f64> {
         let magazines = Magazines::Sized { capacity, stock: 0, depot_limit: 0 };
@@ -184,7 +184,7 @@ fn batched_move_price(own: f64) -> anyhow::Result<f64> {
             kept.push(held.swap_remove(at));
         }
         held.clear();
-        let (ns, done) = timed(|| {
+        let (ns, done) = measure_time(|| {
             allocate(&cache, LOOP_OPERATIONS / 2, &mut held)?;
             held.clear();
             Ok::<_, AllocError>(())
@@ -200,11 +200,11 @@ fn batched_move_price(own: f64) -> anyhow::Result<f64> {
 
 /// Measures three prices: an operation on a partial slab with its lock, moving the slab to another list, and making a
 /// new slab.
-fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
-    let cache = KmemCache::builder("calibrate", LARGE).magazines(Magazines::Off).build()?;
+fn measure_slab_prices() -> anyhow::Result<(f64, f64, f64)> {
+    let cache = KmemCache::builder("calibrate", LARGE_OBJECT_BYTES).magazines(Magazines::Off).build()?;
     let per_slab = cache.info().objs_per_slab as usize;
     let mut held = Vec::with_capacity(SLABS * per_slab);
-    let (new, done) = timed(|| allocate(&cache, SLABS * per_slab, &mut held));
+    let (new, done) = measure_time(|| allocate(&cache, SLABS * per_slab, &mut held));
     done?;
     // Each slab gets one free. The first free makes a full slab partial, which moves it to another list; the second
     // free does not.
@@ -213,19 +213,20 @@ fn of_slabs() -> anyhow::Result<(f64, f64, f64)> {
         slabs.push(held.split_off(held.len() - per_slab));
     }
     slabs.reverse();
-    let mut free_one = || timed(|| slabs.iter_mut().for_each(|slab| drop(slab.pop()))).0 / SLABS as f64;
+    let mut free_one =
+        || measure_time(|| slabs.iter_mut().for_each(|slab| drop(slab.pop()))).0 / SLABS as f64;
     let (first, second) = (free_one(), free_one());
     // A slab that becomes empty would be freed, so one object of each slab stays allocated.
     slabs.iter_mut().for_each(|slab| slab.truncate(1));
     let rest = SLABS * (per_slab - 1);
-    let (old, done) = timed(|| allocate(&cache, rest, &mut held));
+    let (old, done) = measure_time(|| allocate(&cache, rest, &mut held));
     done?;
     let (old, new) = (old / rest as f64, new / (SLABS * per_slab) as f64);
     Ok((old, (first - second).max(0.0), ((new - old) * per_slab as f64).max(0.0)))
 }
 
-/// Measures how long a cache line takes to move from one CPU to another, by passing a line back and forth.
-/// Each of the two threads has its own CPU; a machine with only one CPU gives no measurement.
+/// Measures how long a cache line takes to move between CPUs, by passing a line back and forth. Each of the two threads
+/// has its own CPU; a machine with only one CPU gives no measurement.
 fn cache_line_price(cpus: &[usize]) -> f64 {
     let [one, other, ..] = *cpus else { return 0.0 };
     const BATCH: u64 = 50;
@@ -258,7 +259,8 @@ fn cache_line_price(cpus: &[usize]) -> f64 {
             }
         };
         // A thread of the pair does not run in some batches, so the median is used.
-        let [_, ns, _] = middle((0..BATCHES).map(|batch| timed(|| trips(batch)).0).collect());
+        let [_, ns, _] =
+            median_and_range((0..BATCHES).map(|batch| measure_time(|| trips(batch)).0).collect());
         ns
     });
     let ns = ask.join().unwrap_or(0.0);

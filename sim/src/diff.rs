@@ -31,9 +31,8 @@ pub struct Difference {
     pub percent: Option<f64>,
 }
 
-/// Fields that can name a row of a report's list; the most specific field comes first. Some rows are only
-/// identified by several fields together: a sweep's best options for a workload, a zone's free blocks by
-/// order, or a sweep's options.
+/// Fields that can name a row of a report's list; the most specific field comes first. Some rows are identified only by
+/// several fields together, such as a sweep's best options for a workload, or a zone's free blocks by order.
 const NAMES: [&str; 8] = ["name", "cache", "call_site", "knob", "design", "workload", "cpus", "moment"];
 const WORK_KEYS: [&str; 2] = ["work", "cpus"];
 const ZONE_KEYS: [&str; 3] = ["moment", "zone", "order"];
@@ -116,7 +115,7 @@ impl Diff {
             out += &format!("\n{}", text(&rows));
         }
         if differ.len() > most {
-            out += &format!("... and {} more: `--all`\n", differ.len() - most);
+            out += &format!("... and {} more differences: `--all` shows them\n", differ.len() - most);
         }
         for (which, only) in [("A", only_a), ("B", only_b)] {
             if let Some(first) = only.first() {
@@ -182,8 +181,7 @@ mod tests {
         assert_eq!(Diff::new(&json!([3.0, 0]), &json!([3, 0.0]), 0.0).differ, []);
     }
 
-    /// Regression test: row names once contained the block order, and rows of sweeps and call sites had no
-    /// names.
+    /// Regression test: row names contained the block order, and rows of sweeps and call sites had no names.
     #[test]
     fn report_rows_are_matched_by_name_columns_only() {
         let rows = |rows: [Value; 2]| [json!(rows), json!([rows[1], rows[0]])];

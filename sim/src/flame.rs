@@ -57,7 +57,7 @@ impl Flame {
             all =
                 all.checked_add(bytes).context("expected stacks that hold less than 2^64 bytes in total")?;
             frames[1..].reverse();
-            let outside = names::outside(&frames[1..]).iter().rev();
+            let outside = names::frames_outside_allocator(&frames[1..]).iter().rev();
             let frames: Vec<String> = frames[..1].iter().chain(outside).cloned().collect();
             match places.get(&frames) {
                 Some(&at) => merged[at].bytes += bytes,
@@ -84,8 +84,8 @@ impl Flame {
         let stacks = lines.map(&mut stack).collect::<anyhow::Result<_>>()?;
         Self::new(title, stacks)
     }
-    /// Parses the contents of a file, in pprof's format or as folded stacks. The function also reads the
-    /// files that the profile names, because they contain the names of functions.
+    /// Parses the contents of a file, in pprof's format or as folded stacks. The reader also opens the files that the
+    /// profile names, because they contain the names of functions.
     ///
     /// # Errors
     /// Fails if the contents have neither format, or if the sum of the bytes overflows.
@@ -116,7 +116,7 @@ impl Flame {
     pub fn bytes(&self) -> u64 {
         self.stacks.iter().map(|stack| stack.bytes).sum()
     }
-    /// Returns a page with the flame graph.
+    /// Returns a web page with the flame graph.
     ///
     /// # Errors
     /// Fails only if the profile cannot be written as JSON, which does not happen in practice.
@@ -140,7 +140,7 @@ impl fmt::Display for Flame {
             writeln!(f, "{:>14} {share:>5.1} %  {cache:14}  {}", stack.bytes, inner.join(" < "))?;
         }
         if stacks.len() > MAX_SHOWN_STACKS {
-            writeln!(f, "and {} more; `--html FILE` shows all", stacks.len() - MAX_SHOWN_STACKS)?;
+            writeln!(f, "and {} more stacks; `--html FILE` shows all", stacks.len() - MAX_SHOWN_STACKS)?;
         }
         Ok(())
     }
@@ -214,7 +214,7 @@ mod tests {
         drop(held);
     }
 
-    /// Changing one byte of a profile causes no panic, and each resulting error names the accepted formats.
+    /// Changing any byte of a profile causes no panic, and each error that results names the accepted formats.
     #[test]
     fn damaged_heap_profiles_are_refused() {
         let pack = |message: &[u8]| {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn flame_page_is_self_contained() {
+    fn flame_web_page_is_self_contained() {
         let page = parse(TEXT).unwrap().page().unwrap();
         web::check(&page);
         assert!(page.contains(r#""frames":["large","main","\u003c/script>"],"bytes":100"#));

@@ -1,9 +1,8 @@
-//! Entry points for the fuzzer, which reads arbitrary text as a trace and as the kernel's tables.
+//! Entry points for the fuzzer; its inputs are arbitrary texts, which are read as a trace and as the kernel's tables.
 //!
 //! An input is one trace, followed by up to six tables, separated by form feeds. The tables are `slabinfo`,
-//! `buddyinfo` and `zoneinfo`: first the three tables `before` the workload, then the three at its `end`. For
-//! every input, the code does not panic, every error names an existing line, and every completed replay keeps
-//! the conservation invariants.
+//! `buddyinfo` and `zoneinfo`: first the three tables `before` the workload, then the three at its `end`. No input
+//! causes a panic; every error names an existing line, and every completed replay keeps the conservation invariants.
 
 use crate::output::Progress;
 use crate::replay::{Options, ReplayError, replay as replay_trace};
@@ -78,7 +77,7 @@ impl<'d> Input<'d> {
 /// Reads and interprets a fuzzer's input as a trace.
 ///
 /// # Panics
-/// Panics if a guarantee of the [module](self) is broken.
+/// Panics if one of the guarantees in the [module documentation](self) is broken.
 pub fn trace(data: &[u8]) {
     let input = Input::new(data);
     for table in input.tables.iter().flatten() {
@@ -108,7 +107,7 @@ fn facts(input: &Input<'_>, tables: &Tables) -> Result<Facts, TraceError> {
 /// Replays a fuzzer's input on a small machine.
 ///
 /// # Panics
-/// Panics if a guarantee of the [module](self) is broken.
+/// Panics if one of the guarantees in the [module documentation](self) is broken.
 pub fn replay(data: &[u8]) {
     let input = Input::new(data);
     let tables = input.tables().unwrap_or_default();

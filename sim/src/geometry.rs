@@ -94,8 +94,8 @@ pub struct Comparison {
     pub source: String,
     /// The number of present CPUs.
     pub cpus: u32,
-    /// `true` if no table names the number of CPUs. If no table names the number of CPUs, `cpus` is the
-    /// largest number with which the rule gives the slab orders in the table.
+    /// `true` if no table names the number of CPUs. If no table names the number of CPUs, `cpus` is the largest number
+    /// for which the rule gives the slab orders in the table.
     pub cpus_guessed: bool,
     /// The number of caches compared.
     pub rows: usize,
@@ -103,11 +103,11 @@ pub struct Comparison {
     pub matched: usize,
     /// The caches that differ.
     pub mismatches: Vec<GeometryMismatch>,
-    /// Kernel options with which more caches would match the rule.
+    /// Kernel options under which more caches would match the rule.
     pub explanation: Option<Explanation>,
-    /// The number of rows that cannot be compared: they lack an object size or objects, or are unreadable.
+    /// The number of rows that cannot be compared, because they are unreadable, or lack an object size or objects.
     pub left_out: Vec<String>,
-    /// Why the kernel does not use Linux's usual geometry rule, if the reason is known.
+    /// The reason why the kernel does not use Linux's usual geometry rule, if the reason is known.
     pub other_rule: Option<String>,
 }
 
@@ -169,7 +169,7 @@ impl fmt::Display for Comparison {
         match (&self.other_rule, &self.explanation) {
             (Some(cause), _) => writeln!(f, "{cause}"),
             (None, Some(Explanation { settings, matched })) => {
-                writeln!(f, "With {settings} {matched} of {} match.", self.rows)
+                writeln!(f, "With the options {settings}, {matched} of {} caches match the rule.", self.rows)
             }
             (None, None) => writeln!(
                 f,
@@ -179,7 +179,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// Returns the slab order and the number of objects per slab that a rule gives for a slabinfo row.
+/// Returns the slab order and the number of objects per slab that the rule gives for a slabinfo row.
 fn rule_layout(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
     let geometry = Geometry::new(row.object_size as usize, 0, rule).ok()?;
     Some((geometry.order().get(), geometry.objects() as u64))
@@ -189,8 +189,8 @@ fn kernel_layout(row: &Row) -> (u8, u64) {
     (row.pages_per_slab.checked_ilog2().unwrap_or(0) as u8, row.objects_per_slab)
 }
 
-/// Returns the kernel options with which the most rows match; if several are equally good, returns the
-/// options closest to `rule`.
+/// Returns the kernel options with which the most rows match; among equally good options, the options closest to
+/// `rule`.
 fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explanation> {
     let cpus = (1..=13).map(|bits| (1_u32 << bits) - 1).chain([rule.present_cpus]);
     let mut rules = vec![];
@@ -245,7 +245,7 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
 
 /// Compares the geometry rule with the rows of a kernel.
 ///
-/// `cpus_guessed` is copied to the report.
+/// `cpus_guessed` is passed on to the report.
 ///
 /// # Errors
 /// Fails if no cache has objects, or if an object size does not fit into a slab.

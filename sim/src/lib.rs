@@ -12,7 +12,7 @@
 //!
 //! `uslab lab` compares the shipping allocator with textbook allocators; its experiments are in the crate `uslab-lab`.
 //!
-//! The simulator has no second implementation of the shipping allocator, and no `unsafe` code: [`machine`]
+//! The simulator contains neither a second implementation of the shipping allocator nor `unsafe` code: [`machine`]
 //! drives the crates `uslab` and `uslab-buddy` through their safe, owned block types.
 
 #![forbid(unsafe_code)]

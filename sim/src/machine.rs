@@ -28,7 +28,7 @@ pub struct Build {
     pub memory: u64,
 }
 
-/// Why the simulated machine cannot be built.
+/// The reason why the simulated machine cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// The requested number of CPUs or nodes is not supported.
@@ -176,7 +176,7 @@ impl<'m> TraceAllocations<'m> {
         self.pages_held
     }
     /// Returns the number of the trace's objects in use, for each cache.
-    pub fn by_cache(&self) -> Vec<u64> {
+    pub fn used_by_cache(&self) -> Vec<u64> {
         let mut counts = vec![0; self.caches.len()];
         for object in self.objects.values() {
             counts[object.cache.0 as usize] += 1;
@@ -187,7 +187,7 @@ impl<'m> TraceAllocations<'m> {
     /// Allocates, on the simulated `cpu`, an object for the trace's address `at`.
     ///
     /// # Errors
-    /// Fails if the allocation fails; a later free of the same address then has no effect.
+    /// Fails if the allocation fails; a later free of the address `at` then has no effect.
     pub fn alloc(&mut self, cpu: u32, cache: CacheId, at: u64, bytes: u32) -> Result<(), FailedAllocation> {
         on_cpu(cpu);
         let block = match self.caches[cache.0 as usize] {
@@ -237,7 +237,7 @@ impl<'m> TraceAllocations<'m> {
     /// Allocates, on the simulated `cpu`, a block of pages for the trace's page number `pfn`.
     ///
     /// # Errors
-    /// Fails if the allocation fails; a later free of the same pages then has no effect.
+    /// Fails if the allocation fails; a later free of these pages then has no effect.
     pub fn alloc_pages(
         &mut self,
         cpu: u32,
@@ -262,8 +262,8 @@ impl<'m> TraceAllocations<'m> {
     }
 
     /// Frees, on the simulated `cpu`, every page that is in use from `pfn` to `pfn + 2^order - 1`, in the
-    /// trace's numbering. If a larger block contains the pages, the machine first splits that block; smaller
-    /// blocks are freed one by one. Returns the number of freed pages.
+    /// trace's numbering. If a larger block contains the pages, it is split first; smaller blocks are freed one by one.
+    /// Returns the number of freed pages.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) -> u64 {
         on_cpu(cpu);
         let wanted = Order::new(order).unwrap_or(Order::MAX);
@@ -364,7 +364,7 @@ mod tests {
         held.alloc(0, CacheId(0), 0x1000, 64).unwrap();
         held.alloc(0, CacheId(1), 0x2000, 64).unwrap();
         held.alloc(1, CacheId(2), 0x3000, 20_000).unwrap();
-        assert_eq!(held.by_cache(), [1, 1, 1]);
+        assert_eq!(held.used_by_cache(), [1, 1, 1]);
         let info = machine.subsystem.info();
         assert_eq!(info.caches.iter().filter(|c| c.name == "kmalloc-64").map(|c| c.used).sum::<u64>(), 1);
         assert!(held.free(1, 0x1000) && !held.free(1, 0x1000));

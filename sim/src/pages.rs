@@ -42,12 +42,12 @@ pub(crate) struct Args {
 
 /// A counterexample that loom found in the lab's magazine layer with a planted bug.
 const STORY: &str = include_str!("../data/story.json");
-/// Stored output of `uslab lab latency --json`, because a page cannot measure the time of allocations.
+/// Stored output of `uslab lab latency --json`, because a web page cannot measure the time of allocations.
 const STORED_LATENCY_JSON: &str = include_str!("../data/latency.json");
-/// The navigation bar that links the pages of one folder; a page that is written alone hides it.
+/// The navigation bar that links the pages of one folder; a web page that is written alone hides it.
 const HIDDEN_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\" hidden>";
 const VISIBLE_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
-/// The workloads of the page of curves, as `uslab scale` runs them.
+/// The workloads of the web page with curves, as `uslab scale` runs them.
 const WORKLOADS: [&str; 3] = ["pairs", "bursts", "remote"];
 const DESIGNS: [&str; 5] = ["uslab-model", "slub", "sheaves", "magazines01", "bonwick94"];
 const PROFILE: &str = "milan2s";
@@ -110,7 +110,7 @@ impl Args {
     }
 }
 
-/// Returns the report of `uslab scale` for the page of curves.
+/// Returns the report of `uslab scale` for the web page with curves.
 fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
     let workloads = WORKLOADS.map(|name| name.parse().map_err(anyhow::Error::from));
     let designs = DESIGNS.map(|name| name.parse().map_err(anyhow::Error::from));

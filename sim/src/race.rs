@@ -14,11 +14,11 @@ use uslab_magazine::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 pub(crate) type Object = [u64; 8];
 /// An object in use; `None` if the race runs without an allocator.
 pub(crate) type OwnedObject<'c> = Option<CacheBox<'c, Object>>;
-/// A function that allocates an object, or returns an empty one in a race without an allocator. Both kinds of
-/// race run the same code, except for this function.
+/// A function that allocates an object; in a race without an allocator, it returns an empty object. Races with and
+/// without an allocator run the same code, except for this function.
 pub(crate) type ObjectAllocFn<'m, 'c> = &'m (dyn Fn() -> Result<OwnedObject<'c>, AllocError> + Sync);
 
-/// How many operations a race performed, and in which time.
+/// The number of operations of a race, and the time that they took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RaceResult {
     /// The number of allocations and frees of all threads.
@@ -48,7 +48,7 @@ pub(crate) fn race<'c>(
         affinity::pin(&[cpu]);
         let mut script = Script::new(workload, number, count, operations, seed);
         let mut seat = ThreadSeat { shared: &shared, taken: VecDeque::new() };
-        shared.meet();
+        shared.wait_for_all_threads();
         let start = cpu_time();
         let (mut done, mut waited) = (0_u64, 0);
         let failed = loop {
@@ -95,7 +95,7 @@ fn pause(look: u64) {
     if look.is_multiple_of(4096) { std::thread::yield_now() } else { spin_loop() }
 }
 
-/// Returns the CPU time of the calling thread.
+/// Returns the CPU time that the calling thread has used so far.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
@@ -104,7 +104,7 @@ fn cpu_time() -> Duration {
 struct SharedQueues<O> {
     queues: Vec<Queue<O>>,
     contended: AtomicU64,
-    /// `true` if an allocation failed; threads then stop waiting for each other.
+    /// `true` if an allocation failed; threads then no longer wait for each other.
     failed: AtomicBool,
 }
 
@@ -135,8 +135,8 @@ impl<O> SharedQueues<O> {
             failed: AtomicBool::new(false),
         }
     }
-    /// Waits until all racing threads have arrived here.
-    fn meet(&self) {
+    /// Waits until all racing threads have called this function.
+    fn wait_for_all_threads(&self) {
         // Relaxed: only the start of the race depends on the counter, no data.
         self.contended.fetch_add(1, Ordering::Relaxed);
         let looks =
@@ -148,8 +148,8 @@ impl<O> SharedQueues<O> {
 /// A racing thread's access to the shared queues.
 struct ThreadSeat<'s, O> {
     shared: &'s SharedQueues<O>,
-    /// The objects that the thread has already taken out of its queue. The thread takes all available objects
-    /// together, which locks the queue only once.
+    /// The objects that the thread has already taken out of its queue. The thread takes all available objects at the
+    /// same time, so that it locks the queue only once.
     taken: VecDeque<O>,
 }
 
@@ -215,24 +215,28 @@ mod tests {
         [usable[0], usable[usable.len() - 1]]
     }
 
-    /// A race and the simulated clock run equally many operations only if no thread's actions depend on when
-    /// another thread's object arrives.
+    /// A race and the simulated clock run the same number of operations only if no thread's actions depend on the
+    /// arrival time of another thread's object.
     #[test]
     fn race_runs_as_many_operations_as_the_clock() {
-        const EACH: u64 = 2000;
+        const OPERATIONS_PER_RUN: u64 = 2000;
         for workload in workloads() {
             for count in [1, 2] {
                 let cache = ObjectCache::<Object>::builder("race").ctor(Object::default).build().unwrap();
-                let raced = race(&workload, &two()[..count], EACH, 3, &|| cache.alloc().map(Some)).unwrap();
+                let raced =
+                    race(&workload, &two()[..count], OPERATIONS_PER_RUN, 3, &|| cache.alloc().map(Some))
+                        .unwrap();
                 let pages = Pages::new(count as u32).unwrap();
                 let profile = Profile::built_in().next().unwrap();
-                let clock = run::<Uslab>(&pages, Knobs::default(), &workload, &profile, 64, EACH, 3).unwrap();
+                let clock =
+                    run::<Uslab>(&pages, Knobs::default(), &workload, &profile, 64, OPERATIONS_PER_RUN, 3)
+                        .unwrap();
                 let by_chance = ["remote", "migrate"].contains(&workload.to_string().as_str()) && count == 2;
                 assert!(
                     by_chance || raced.operations == clock.operations,
                     "{workload}: {raced:?}, {clock:?}"
                 );
-                assert!(raced.operations >= EACH && raced.ns > 0.0, "{workload}: {raced:?}");
+                assert!(raced.operations >= OPERATIONS_PER_RUN && raced.ns > 0.0, "{workload}: {raced:?}");
                 assert_eq!(cache.info().used, 0, "{workload} on {count} CPUs");
                 let info = cache.info();
                 assert!(info.slabs >= 1, "{workload} went through the cache: {info:?}");

@@ -11,7 +11,7 @@ use uslab_engine::clock::{ClockError, Outcome, Profile, Workload, run, run_strea
 use uslab_engine::designs::{PolicyVisitor, Spec};
 use uslab_engine::{Pages, Policy, Stream};
 
-/// The template of the page of curves, built from `sim/web` by `.ci/web --write`.
+/// The template of the web page with curves, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../web/built/scale.html");
 /// The largest number of simulated CPUs.
 pub const MAX_CPUS: u32 = 1024;
@@ -58,7 +58,7 @@ pub struct ScaleReport {
     /// The prices of the simulated machine.
     #[cfg_attr(test, ts(type = "Profile"))]
     pub profile: Profile,
-    /// The size of an object in bytes; absent for a trace, which has its own sizes.
+    /// The size of an object in bytes; absent for a trace, whose objects have recorded sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub size: Option<u32>,
@@ -85,15 +85,15 @@ pub struct Curve {
     /// The outcome of the run on each number of CPUs.
     #[cfg_attr(test, ts(type = "Array<Outcome>"))]
     pub points: Vec<Outcome>,
-    /// The operations per microsecond at each point, with all prices at the upper end of their spread, and at
-    /// the lower end; empty if these runs were not requested.
+    /// The operations per microsecond at each point, with all prices at the upper or at the lower end of their spread;
+    /// empty if these runs were not requested.
     pub bounds: Vec<[f64; 2]>,
 }
 
 /// The reason why a `scale` experiment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
-    /// Two designs had equal results at every point.
+    /// Two designs had the same results at every point.
     #[error(
         "{0} and {1} have equal results at every point; expected designs that differ for these workloads"
     )]
@@ -199,7 +199,7 @@ impl PolicyVisitor for Run<'_> {
     }
 }
 
-/// Runs one design once. Repeated runs of one point give bit-identical outcomes.
+/// Runs one design once. Repeated runs with the same options give bit-identical outcomes.
 ///
 /// # Errors
 /// Returns a [`ScaleError`].
@@ -276,8 +276,7 @@ pub fn scale<P: Policy>(options: &Options<P>, progress: &Progress) -> Result<Sca
     Ok(ScaleReport { profile: profile.clone(), size, operations_per_cpu, seed, curves })
 }
 
-/// Returns an error if two designs had equal results at every point, because a comparison of such designs
-/// shows nothing.
+/// Returns an error if two designs had the same results at every point, because comparing them shows nothing.
 fn refuse_equal_results<P: Policy>(designs: &[Spec<P>], curves: &[Curve]) -> Result<(), ScaleError> {
     let of = |number: usize| curves.iter().skip(number).step_by(designs.len()).map(|curve| &curve.points);
     for (second, design) in designs.iter().enumerate() {
@@ -294,10 +293,10 @@ impl ScaleReport {
         at.cpus <= self.profile.validated_cpus
     }
 
-    /// Returns a page with the curves.
+    /// Returns a web page with the curves.
     ///
     /// # Errors
-    /// Does not fail in practice, because a report is valid JSON.
+    /// Never fails in practice, because a report is always valid JSON.
     pub fn page(&self) -> anyhow::Result<String> {
         Ok(web::page(TEMPLATE, &[("{report}", &web::json(self)?)]))
     }
@@ -341,7 +340,7 @@ impl fmt::Display for ScaleReport {
         match (self.operations_per_cpu, self.size, self.seed) {
             (Some(operations), Some(size), Some(seed)) => writeln!(
                 f,
-                "Predicted on profile {name}: {operations} operations of each CPU on objects of {size} bytes, seed {seed}."
+                "Predicted on profile {name}: each CPU runs {operations} operations on objects of {size} bytes; seed {seed}."
             )?,
             _ => writeln!(
                 f,
@@ -411,7 +410,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scale_page_is_self_contained() {
+    fn scale_web_page_is_self_contained() {
         let profile = profile("vm2").unwrap();
         let curve = Curve {
             workload: "</script>".to_owned(),

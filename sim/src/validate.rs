@@ -3,20 +3,19 @@
 //!
 //! Threads run the clock's [scripts](uslab_engine::clock::Script) on an ordinary [`ObjectCache`]; each thread
 //! is pinned to one CPU. Both the predicted and the measured result include the cost of scripts and queues.
-//! To measure the cost of scripts and queues, each round runs the threads once more without an allocator. The
-//! clock adds the cost of scripts and queues as work between operations. The amount of work is chosen so that
-//! a clock with all prices 0 gives the same result as the threads without an allocator.
+//! To measure this cost, each round also runs the threads without an allocator. The clock adds the cost of scripts and
+//! queues as other work between operations. The amount of work is chosen so that a clock with zero prices gives the
+//! same result as the threads without an allocator.
 //!
-//! A run's time is the CPU time of its slowest thread. If a thread loses its CPU to another process for some
-//! time, its CPU time does not grow, unless another thread waits for it. Each round runs every workload once,
-//! so that other load on the machine affects all measurements alike. The reported result is the median of the
-//! rounds.
+//! A run's time is the CPU time of its slowest thread. If a thread loses its CPU to another process, its CPU time does
+//! not grow, unless another thread waits for it. Each round runs every workload once, so that other load on the machine
+//! affects all measurements alike. The reported result is the median of the rounds.
 //!
-//! If the profile was measured on this machine, the workload `pairs` on one CPU is a weak check. The reason
-//! is how the price of an operation on its CPU is measured: with the scripts of `pairs` and `server=16`,
-//! minus the time of the scripts alone (see [`calibrate`](crate::calibrate)).
+//! If the profile was measured on the same machine, the workload `pairs` on one CPU is a weak check. The reason is that
+//! the profile's price of an operation comes from the scripts `pairs` and `server=16`, minus the time of the scripts
+//! alone (see [`calibrate`](crate::calibrate)).
 
-use crate::calibrate::{Prices, middle};
+use crate::calibrate::{Prices, median_and_range};
 use crate::output::{Progress, table, text};
 use crate::race::{Object, ObjectAllocFn, race};
 use crate::stress::affinity;
@@ -31,18 +30,17 @@ use uslab_engine::models::uslab::{Knobs, Uslab};
 
 /// The object size in bytes.
 const SIZE: u32 = size_of::<Object>() as u32;
-/// The number of operations of each CPU in a round; a small number, so that other processes interrupt few
-/// rounds.
+/// The number of operations of each CPU in a round; small, so that few rounds are interrupted by other processes.
 const OPERATIONS: u64 = 20_000;
-/// The largest relative error with which a prediction still counts as correct.
+/// The largest relative error at which a prediction still counts as correct.
 const MAX_RELATIVE_ERROR: f64 = 0.3;
-/// The largest number of wrongly predicted workloads with which a number of CPUs counts as validated.
+/// The largest number of wrongly predicted workloads at which a number of CPUs counts as validated.
 const MAX_WRONG_PREDICTIONS: usize = 1;
 
 /// The options of `uslab validate`.
 #[derive(Debug)]
 pub struct Options {
-    /// The prices of the clock. With `None`, the prices are measured in the same rounds.
+    /// The prices of the clock. If `None`, the prices are measured in the rounds of the validation.
     pub profile: Option<Profile>,
     /// The number of rounds, at least 1.
     pub rounds: u32,
@@ -89,7 +87,7 @@ pub struct Point {
     pub within: bool,
 }
 
-/// Runs all workloads on one CPU and on all CPUs, each both on threads and in the simulated clock.
+/// Runs every workload on one CPU and on all CPUs, both on threads and in the simulated clock.
 ///
 /// # Errors
 /// Fails if there is too little memory, or if the clock cannot run.
@@ -127,7 +125,7 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
         points.push(trial.point(&profile, options.seed)?);
         stage.at(points.len() as u64);
     }
-    let validated_cpus = validated(&points, &counts);
+    let validated_cpus = validated_cpu_count(&points, &counts);
     Ok(ValidateReport {
         profile: Profile { validated_cpus, ..profile },
         size: SIZE,
@@ -138,8 +136,8 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
     })
 }
 
-/// Returns the largest number of CPUs up to which all predictions count as correct.
-fn validated(points: &[Point], counts: &[usize]) -> u32 {
+/// Returns the largest number of CPUs up to which every number of CPUs counts as validated_cpu_count.
+fn validated_cpu_count(points: &[Point], counts: &[usize]) -> u32 {
     let off = |cpus| points.iter().filter(|point| point.cpus == cpus && !point.within).count();
     let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAX_WRONG_PREDICTIONS);
     hold.last().unwrap_or(0)
@@ -171,7 +169,7 @@ impl ValidatedRun {
 
     fn point(self, profile: &Profile, seed: u64) -> anyhow::Result<Point> {
         let Self { workload, cpus, scripts, measured, .. } = self;
-        let ([_, script, _], [low, measured, high]) = (middle(scripts), middle(measured));
+        let ([_, script, _], [low, measured, high]) = (median_and_range(scripts), median_and_range(measured));
         let pages = Pages::new(cpus as u32)?;
         let predict = |profile: &Profile, think: f64| {
             let workload = workload.clone().thinking(think);
@@ -202,7 +200,7 @@ impl fmt::Display for ValidateReport {
         )?;
         writeln!(
             f,
-            "{operations_per_cpu} operations of each CPU on objects of {size} bytes, {rounds} rounds, seed {seed}."
+            "Each CPU runs {operations_per_cpu} operations on objects of {size} bytes in each of {rounds} rounds; seed {seed}."
         )?;
         writeln!(
             f,
@@ -237,7 +235,7 @@ impl fmt::Display for ValidateReport {
         }
         writeln!(f, "{}", text(&rows))?;
         let held = points.iter().filter(|point| point.within).count();
-        writeln!(f, "{held} of {} predictions are within 30 %.", points.len())?;
+        writeln!(f, "{held} of {} predictions are within 30 % of the measurement.", points.len())?;
         match profile.validated_cpus {
             0 => writeln!(f, "The profile is not validated: on one CPU, more than one prediction is wrong."),
             n => writeln!(
@@ -256,7 +254,7 @@ mod tests {
         let names = Workload::ALL.map(|(name, _)| name.split_once('=').map_or(name, |(name, _)| name));
         names.into_iter().map(|name| name.parse().unwrap())
     }
-    /// With all prices 0, the clock must give the result of the scripts without an allocator.
+    /// If all prices are 0, the clock must give the result of the scripts without an allocator.
     #[test]
     fn zero_price_profile_costs_only_the_scripts() {
         for workload in workloads() {
@@ -288,7 +286,7 @@ mod tests {
                 .into_iter()
                 .flat_map(|(cpus, off)| (0..6).map(move |i| point(cpus, i >= off)))
                 .collect();
-            validated(&points, &[1, 4])
+            validated_cpu_count(&points, &[1, 4])
         };
         assert_eq!([of(0, 0), of(1, 1), of(0, 2), of(2, 0)], [4, 4, 1, 0]);
     }

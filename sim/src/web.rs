@@ -1,16 +1,16 @@
-//! Fills in the page templates in `sim/web/built`, which are built into the command.
+//! Fills in the web page templates in `sim/web/built`, which are compiled into the command.
 
 use serde::Serialize;
 
 /// Returns the template with each placeholder replaced by its text. Only the first occurrence of a
-/// placeholder is replaced. If a text contains the name of a later placeholder, that placeholder must come
-/// before the text in the template.
+/// placeholder is replaced. If a text contains the name of another placeholder, the template must have that placeholder
+/// before the text.
 pub(crate) fn page(template: &str, parts: &[(&str, &str)]) -> String {
     parts.iter().fold(template.to_owned(), |page, (place, text)| page.replacen(place, text, 1))
 }
 
-/// Returns JSON that can be put into an element `<script type="application/json">`: no part of the JSON ends
-/// the element or begins another element.
+/// Returns JSON for an element `<script type="application/json">`; no part of the JSON ends the element or begins
+/// another one.
 ///
 /// # Errors
 /// Fails if a key is not a string.
@@ -23,7 +23,7 @@ pub(crate) fn attribute(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
-/// Checks that a page is complete and loads nothing.
+/// Checks that a web page is complete and loads nothing.
 #[cfg(test)]
 pub(crate) fn check(page: &str) {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));

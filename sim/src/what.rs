@@ -12,14 +12,14 @@ use std::path::Path;
 /// The number of bytes to read from a text file.
 const TEXT_PREFIX_BYTES: usize = 4 << 20;
 
-/// What `uslab what` reports about a file.
+/// The report of `uslab what` about a file.
 #[derive(Debug, Serialize)]
 pub struct FileDescription {
     /// The path of the file.
     pub path: String,
     /// The format of the file, in words.
     pub is: String,
-    /// How a file of this format is made.
+    /// A description of how files of this format are made.
     pub made: String,
     /// The commands that read the file.
     pub read_by: Vec<String>,
@@ -130,7 +130,7 @@ impl FileDescription {
     /// Fails if the file cannot be read, or has no known format.
     pub fn of(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
-            return Self::of_folder(path);
+            return Self::describe_folder(path);
         }
         if path.is_file() {
             let mut head = vec![];
@@ -155,7 +155,7 @@ impl FileDescription {
         {
             return Ok(json);
         }
-        Self::of_trace(path, &text).or_else(|| Self::describe_text(path, &text)).with_context(|| {
+        Self::describe_trace(path, &text).or_else(|| Self::describe_text(path, &text)).with_context(|| {
             let first = text.lines().next().unwrap_or_default();
             format!(
                 "{}: no command reads this file; expected traces (ftrace, `perf script`, `trace-cmd report`, wee_alloc, Fleetbench, \
@@ -166,7 +166,7 @@ impl FileDescription {
         })
     }
 
-    fn of_folder(path: &Path) -> anyhow::Result<Self> {
+    fn describe_folder(path: &Path) -> anyhow::Result<Self> {
         let traces = ["trace.txt.zst", "trace.txt.xz", "trace.txt.gz", "trace.txt"];
         let trace = traces.into_iter().find(|name| path.join(name).is_file());
         let snapshot = Snapshot::open(path);
@@ -254,7 +254,7 @@ impl FileDescription {
         })
     }
 
-    fn of_trace(path: &Path, text: &str) -> Option<Self> {
+    fn describe_trace(path: &Path, text: &str) -> Option<Self> {
         let mut parser = Parser::new();
         let (mut events, mut lost, mut rejected, mut first) = (0, false, 0, None);
         // The last line may be cut.
@@ -373,7 +373,7 @@ impl FileDescription {
     }
 }
 
-/// Returns `true` if a line gives one value both in hexadecimal and in decimal, as in `bytes_req=0x40 (64)`.
+/// Returns `true` if a line gives one value in both hexadecimal and decimal, as in `bytes_req=0x40 (64)`.
 fn has_hex_and_decimal_value(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     words.windows(2).any(|pair| pair[0].contains("=0x") && pair[1].starts_with('('))

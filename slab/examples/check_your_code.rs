@@ -91,7 +91,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok::<_, Box<dyn std::error::Error>>(fetched as u64 + replaced)
     })?;
     let remaining = u64::from(mailbox.fetch().is_some());
-    println!("100000 letters posted; {fetched} fetched or replaced, {remaining} remaining");
+    println!("100000 letters were posted; {fetched} of them were fetched or replaced, {remaining} remained");
     println!("This run tried some schedules. To check all of them: RUSTFLAGS=\"--cfg loom\" cargo test ...");
     Ok(())
 }

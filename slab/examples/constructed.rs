@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         connection.serve(request);
     }
     println!(
-        "{} requests with the cache built {with_the_cache} connections; {REQUESTS} with Box built {}",
+        "{} requests with the cache constructed {with_the_cache} connections; {REQUESTS} requests with Box constructed {}",
         2 * REQUESTS,
         CONSTRUCTED_CONNECTIONS.get() - with_the_cache
     );

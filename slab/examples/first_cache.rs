@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         buffer.extend_from_slice(&request.to_le_bytes());
     }
     let info = buffers.info();
-    println!("{} allocations, {} buffers ever built", info.allocs, info.constructed);
+    println!("{} allocations, served by {} constructed buffers", info.allocs, info.constructed);
     print!("{}", uslab::slabinfo()?);
     Ok(())
 }

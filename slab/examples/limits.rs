@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     assert!(matches!(error, AllocError::CacheLimit { .. }));
-    println!("{} pages, then: {error}", held.len());
+    println!("{} pages were allocated; the next allocation failed: {error}", held.len());
     drop(held);
 
     // With a shrinker, the oldest pages are freed to make room.
@@ -63,7 +63,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let pages = pages.0.lock();
         (pages.front().map(|page| page.page), pages.back().map(|page| page.page))
     };
-    println!("10000 pages through 1 MiB; kept: {:?} to {:?}", oldest.unwrap_or(0), newest.unwrap_or(0));
+    println!(
+        "10000 pages were allocated under a limit of 1 MiB; kept: pages {:?} to {:?}",
+        oldest.unwrap_or(0),
+        newest.unwrap_or(0)
+    );
 
     // A reaper later frees the unused memory.
     drop(registered);

@@ -184,11 +184,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     });
     println!(
-        "{} lookups: {} found a value, no value was wrong, {} were restarted",
+        "{} lookups: {} lookups found a value, no value was wrong, and {} lookups were restarted",
         READERS * LOOKUP_COUNT,
         found.get(),
         table.restarts.get()
     );
-    println!("nodes: {} allocations of {} objects", nodes.info().allocs, nodes.info().objects);
+    println!("nodes: {} allocations were served by {} objects", nodes.info().allocs, nodes.info().objects);
     Ok(())
 }

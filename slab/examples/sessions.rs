@@ -131,13 +131,13 @@ mod models {
     }
 
     #[test]
-    fn request_gets_its_session_or_none() {
+    fn web_request_gets_its_session_or_none() {
         let name = "sessions: a request, a close, an open";
         models(name, TWO_PREEMPTIONS, 270, Script::all(0, 2, 2), race_request_with_reopen);
     }
 
     #[test]
-    fn request_gets_its_session_or_none_under_loom() {
+    fn web_request_gets_its_session_or_none_under_loom() {
         let mut builder = uslab::check::loom::model::Builder::new();
         (builder.max_branches, builder.preemption_bound) = (10_000, Some(2));
         builder.check(|| race_request_with_reopen(Script::on(0)));

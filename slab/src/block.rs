@@ -50,17 +50,17 @@ enum Origin<'c> {
 unsafe impl Send for Block<'_> {}
 
 impl<'c> Block<'c> {
-    fn of_cache(cache: &'c KmemCache, gfp: Gfp) -> Result<Self, AllocError> {
+    fn alloc_from_cache(cache: &'c KmemCache, gfp: Gfp) -> Result<Self, AllocError> {
         // SAFETY: `object` was just allocated from `cache` with `gfp`, and is not shared.
         cache.alloc(gfp).map(|object| unsafe { Self::from_cache_object(cache, object, gfp) })
     }
     /// # Safety
-    /// `object` was allocated from `cache` with `gfp`, and the caller owns it.
+    /// `object` must have been allocated from `cache` with `gfp`, and the caller must own it.
     unsafe fn from_cache_object(cache: &'c KmemCache, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(cache, object, gfp, Origin::Cache(cache))
     }
     /// # Safety
-    /// `object` was allocated from `pool` with `gfp`, and the caller owns it.
+    /// `object` must have been allocated from `pool` with `gfp`, and the caller must own it.
     unsafe fn from_mempool_object(pool: &'c Mempool, object: NonNull<u8>, gfp: Gfp) -> Self {
         Self::from_cache(pool.cache(), object, gfp, Origin::Mempool(pool))
     }
@@ -72,7 +72,7 @@ impl<'c> Block<'c> {
         let initialised = gfp.contains(Gfp::ZERO) || cache.cache().has_hooks();
         Self::new(object, layout, origin, initialised)
     }
-    fn of_kmalloc(kmalloc: &'c Kmalloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
+    fn alloc_from_kmalloc(kmalloc: &'c Kmalloc, layout: Layout, gfp: Gfp) -> Result<Self, AllocError> {
         let memory = kmalloc.alloc_layout(layout, gfp)?;
         Ok(Self::new(memory, layout, Origin::Kmalloc(kmalloc), gfp.contains(Gfp::ZERO)))
     }
@@ -179,13 +179,14 @@ impl KmemCache {
     /// # Errors
     /// Fails as [`alloc`](Self::alloc) does.
     pub fn alloc_block(&self, gfp: Gfp) -> Result<Block<'_>, AllocError> {
-        Block::of_cache(self, gfp)
+        Block::alloc_from_cache(self, gfp)
     }
 
     /// Allocates `n` objects as owned, safe [`Block`]s, as [`alloc_bulk`](Self::alloc_bulk) does.
     ///
     /// # Errors
-    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does; [`AllocError::Refused`] if the heap has no room for the `Vec`.
+    /// Fails as [`alloc_bulk`](Self::alloc_bulk) does, or with [`AllocError::Refused`] if the heap has no room for the
+    /// `Vec`.
     pub fn alloc_blocks(&self, gfp: Gfp, n: usize) -> Result<Vec<Block<'_>>, AllocError> {
         // SAFETY: `object` was just allocated from this cache with `gfp`, and is not shared.
         self.alloc_owned_objects(gfp, n, |object| unsafe { Block::from_cache_object(self, object, gfp) })
@@ -229,7 +230,7 @@ impl Kmalloc {
     /// Fails as [`alloc`](Self::alloc) does.
     pub fn alloc_block(&self, size: usize, gfp: Gfp) -> Result<Block<'_>, AllocError> {
         let layout = Layout::from_size_align(size, 1).map_err(|_| AllocError::TooLarge)?;
-        Block::of_kmalloc(self, layout, gfp)
+        Block::alloc_from_kmalloc(self, layout, gfp)
     }
 }
 
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_to_a_block_does_not_zero_the_bytes_first() {
+    fn write_to_a_block_does_not_zero_it_beforehand() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("written", 64).build_in(&subsystem).unwrap();
         cache.alloc_block(Gfp::KERNEL).unwrap().bytes_mut().fill(7);

@@ -19,26 +19,26 @@
 //! | the caches of an account are at its limit | [`AllocError::AccountLimit`] | `account_at_its_limit_reclaims_from_idle_caches` |
 //! | a cache with a constructor that zeroes on free, or with another subsystem's account | [`CacheError::ZeroOnFree`], [`CacheError::Account`] | `invalid_cache_configurations_are_errors` |
 //! | the node has no object, and no other may serve | [`AllocError::Memory`], which names the node | `allocation_uses_the_requested_numa_node_unless_full` |
-//! | no such node | [`AllocError::Memory`] | `freed_objects_return_to_their_node` |
+//! | no such node | [`AllocError::Memory`] | `freed_objects_return_to_their_numa_node` |
 //! | `mmap` refused at the start | fewer pages; in the end [`StartError`] | `subsystem_reserves_less_in_little_address_space` `refused_mmap_error_names_its_purpose` |
-//! | `RLIMIT_AS`, before the start or set by a program under the library | all but 32 MiB, or an eighth, for memory up to 4 MiB; then as if `mmap` were refused | `heap_leaves_addresses_under_the_limit_for_mappings` |
+//! | `RLIMIT_AS`, before the start or set by a program under the library | all but 32 MiB, or an eighth, for memory up to 4 MiB; then as if `mmap` were refused | `heap_leaves_part_of_the_address_limit_for_mappings` |
 //! | `realloc` of what is no object | [`AllocError::NotAnObject`], after the report | `interior_address_cannot_be_reallocated` |
 //! | `mmap` refused later | [`AllocError::Memory`], [`AllocError::SideTable`], [`AllocError::Refused`], [`CacheError::Memory`] | `refused_mmap_error_names_its_purpose` |
-//! | `membarrier` refused, which was granted at the start | none: objects on CPUs' stacks stay there and are allocated; [`DrainInfo`](crate::DrainInfo) counts | `sandbox_without_membarrier_loses_no_object` |
-//! | `madvise` refused | none: the pages are free, but stay with the process | `failed_madvise_causes_no_error` |
+//! | `membarrier` refused, which was granted at the start | none: objects on CPUs' stacks stay there and are allocated; [`DrainInfo`](crate::DrainInfo) counts | `drains_in_a_sandbox_without_membarrier_lose_no_object` |
+//! | `madvise` refused | none: the pages are free, but stay with the process | `refused_madvise_call_causes_no_error` |
 //! | anything refused, anywhere | any of these | `each_operation_survives_each_refused_system_call` |
-//! | a constructor refuses | [`AllocError::Constructor`] | `failing_constructor_leaks_nothing` |
+//! | a constructor refuses | [`AllocError::Constructor`] | `constructor_error_leaks_nothing` |
 //! | a destroyed cache is used | [`AllocError::Destroyed`] | `destroyed_cache_allocates_and_frees_nothing` |
 //! | a cache in use is destroyed | [`Busy`] | `destroy_is_refused_while_objects_are_in_use` |
 //! | C: size 0, too much, overflow | a pointer; null and `ENOMEM` | `preloaded_malloc_follows_the_c_malloc_contract` |
 //!
 //! # Panics
-//! User callbacks run under `uslab_sync::catch_panic`. No lock is held, unless the table names one. A panic is *passed
-//! on* if an operation ran the callback for its own caller. The operation restores a consistent state, and then panics
-//! with the callback's payload. A panic is *contained* if the callback ran in an unrelated caller's allocation, free or
-//! reap. After a contained panic, the unrelated call continues. The panic hook has reported the panic, and the payload
-//! is leaked, because its `Drop` may panic, too. After either kind of panic, no memory is lost and all locks are
-//! released.
+//! User callbacks run under `uslab_sync::catch_panic`. No lock is held while a callback runs, unless the table names
+//! one. A panic is *passed on* if an operation ran the callback for its own caller. The operation restores a consistent
+//! state, and then panics with the callback's payload. A panic is *contained* if the callback ran in an unrelated
+//! caller's allocation, free or reap. After a contained panic, the unrelated call continues. The panic hook has
+//! reported the panic, and the payload is leaked, because its `Drop` may panic, too. After either kind of panic, no
+//! memory is lost and all locks are released.
 //!
 //! | callback | a panic | goes on with | state | it calls the allocator, or ends itself or its cache |
 //! |---|---|---|---|---|
@@ -104,7 +104,7 @@ pub enum AllocError {
     Memory(uslab_buddy::AllocError),
     /// The system refused memory for the bitmap of another slab.
     SideTable,
-    /// The requested size, count, or product of both, exceeds what can ever be allocated.
+    /// The requested size or count, or their product, exceeds what can ever be allocated.
     TooLarge,
     /// The system refused to map memory, or the [limit](uslab_buddy::PageConfig::limit) leaves no bytes for mappings.
     Refused {

@@ -6,7 +6,7 @@
 //! 1. A slab should hold `4 * (bit length of present CPUs + 1)` objects: at least one, and at most as many as the
 //!    largest ordinary order holds. With more CPUs, larger slabs make threads take the node's lock less often.
 //! 2. A slab gets the smallest order that holds the wanted objects and wastes at most 1/16 of the slab. If no order
-//!    satisfies this, the bound is raised to 1/8, 1/4, and finally 1/2.
+//!    wastes at most 1/16 of the slab, the bound is raised to 1/8, 1/4, and finally 1/2.
 //! 3. An object that is larger than the largest ordinary slab gets the smallest order that holds one object.
 //!
 //! Therefore **the CPU count is an input**: slabs of the same object size may have different orders on machines with
@@ -128,8 +128,8 @@ impl std::error::Error for GeometryError {}
 ///
 /// * `stride` is a multiple of `align`, which is a power of two and at least a word. Every object is aligned, because a
 ///   block of pages is aligned to its size, which is at least `stride`.
-/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride + guard <= slab_bytes`. Both invariants also hold for
-///   `min_order`.
+/// * `1 <= objects <= MAX_OBJECTS` and `lead + objects * stride + guard <= slab_bytes`. The bounds on `objects` and
+///   `slab_bytes` also hold for slabs of order `min_order`.
 /// * `lead` is a multiple of `align`. `lead` is 0 without red zones.
 ///
 /// ```
@@ -174,8 +174,9 @@ impl Geometry {
         let objects = usize::from(objects);
         index(bytes.start).min(objects)..(index(bytes.end - 1) + 1).min(objects)
     }
-    /// Returns `true` if these objects can replace the objects of `other`, by the rule of Linux's `find_mergeable`.
-    /// These objects must be larger by less than a word, and at least as strictly aligned.
+    /// Returns `true` if objects of this geometry can replace the objects of `other`, by the rule of Linux's
+    /// `find_mergeable`. The objects of this geometry must be larger by less than a word, and at least as strictly
+    /// aligned.
     pub(crate) fn serves(&self, other: &Self) -> bool {
         let excess = self.object_size.checked_sub(other.object_size);
         excess.is_some_and(|excess| (excess as usize) < WORD)
@@ -200,8 +201,8 @@ impl Geometry {
     ) -> Result<Self, GeometryError> {
         Self::with_layout(size, align, zone, zone, rule)
     }
-    /// Computes the geometry as [`new`](Self::new) does, and reserves at least `tail` bytes after each object, which
-    /// its user must not write.
+    /// Computes the geometry as [`new`](Self::new) does, and reserves at least `tail` bytes after each object. The
+    /// object's user must not write these bytes.
     pub(crate) fn with_tail(
         size: usize,
         tail: usize,
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn object_count_of_a_slab_fits_its_counters() {
+    fn object_count_of_a_slab_fits_the_counter_type() {
         let rule = OrderRule { max_order: 10, min_objects: 1 << 30, ..OrderRule::for_cpus(2) };
         for size in [8, 16, 24, 64, 128, 136] {
             let geometry = Geometry::new(size, 0, &rule).unwrap();
@@ -459,7 +460,7 @@ mod tests {
 
         /// A limited slab has no more objects than the limit, and no more pages than its objects need.
         #[test]
-        fn slab_with_a_limited_object_count_has_no_superfluous_pages(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
+        fn slab_of_few_objects_has_no_superfluous_pages(size in 1_usize..=1 << 16, most in 1_usize..=MAX_OBJECTS, cpus in 1_u32..256) {
             let unlimited = Geometry::new(size, 0, &OrderRule::for_cpus(cpus)).unwrap();
             let limited = unlimited.at_most(most);
             prop_assert_eq!(limited.objects(), most.min(unlimited.objects()));

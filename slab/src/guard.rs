@@ -15,10 +15,10 @@
 //!
 //! The guard samples allocations of [`Malloc`](crate::Malloc), of kmalloc and of object caches, up to a page. Sampling
 //! does not change the inlined paths. A miss of the inlined path decides whether an allocation is sampled, and counts
-//! for as many allocations as a magazine has objects. A program that allocates and frees alternately never misses the
-//! inlined path. Therefore, if an interval had fewer than half of the expected samples, the [reaper](crate::reaper)
-//! drains the CPUs' stacks of one class at its end. The class is drawn at random, weighted by its number of
-//! allocations, and the next allocation of that class is sampled.
+//! as a whole magazine of allocations. A program that allocates and frees alternately never misses the inlined path. At
+//! the end of an interval with fewer than half of the expected samples, the [reaper](crate::reaper) therefore drains
+//! the CPUs' stacks of one class. The class is drawn at random, weighted by its number of allocations, and the next
+//! allocation of that class is sampled.
 //!
 //! The guard's pool is outside the subsystem's pages. A free that finds its class by address therefore misses the
 //! inlined path for a sample. A free that names its cache does not check the address, so frees to sampled caches do not
@@ -32,7 +32,8 @@
 //!
 //! # Invariants
 //!
-//! * A slot is [`BUSY`] while one thread works on it. Only that thread changes the slot's page and records.
+//! * A slot is [`SLOT_BUSY`] while one thread works on it. Only the thread that works on a slot changes the slot's page and
+//!   records.
 //! * The guard has no lock, because a thread may fault while other threads are at any point of their work. In the child
 //!   of a fork, each slot has a definite state, and the child takes over slots on which other threads were working.
 //! * The guard tries slots in order, so a freed slot stays unused while allocations use the other slots. If all slots
@@ -51,13 +52,13 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Counter, MODEL, UnsafeCell};
 
 /// State of a slot that was never used.
-const FREE: u32 = 0;
+const SLOT_FREE: u32 = 0;
 /// State of a slot on which a thread is working.
-const BUSY: u32 = 1;
+const SLOT_BUSY: u32 = 1;
 /// State of a slot whose page has an object in use.
-const USED: u32 = 2;
+const SLOT_USED: u32 = 2;
 /// State of a slot whose object was freed.
-const FREED: u32 = 3;
+const SLOT_FREED: u32 = 3;
 
 /// Maximum number of slots that one sample tries.
 const MAX_TRIED_SLOTS: usize = 8;
@@ -108,7 +109,7 @@ unsafe impl Sync for Slot {}
 impl Slot {
     fn new() -> Self {
         Self {
-            state: AtomicU32::new(FREE),
+            state: AtomicU32::new(SLOT_FREE),
             at: Counter::new(0),
             size: Counter::new(0),
             allocated: Trace::default(),
@@ -116,11 +117,12 @@ impl Slot {
             hands: UnsafeCell::new(()),
         }
     }
-    /// Changes the slot's state from `from` to `BUSY` for this thread. Returns `false` if the slot is in another state.
+    /// Changes the slot's state from `from` to `SLOT_BUSY` for this thread. Returns `false` if the slot is in another
+    /// state.
     fn take(&self, from: u32) -> bool {
         // Acquire: pairs with the Release of `give`. Relaxed: after a failed exchange, the thread
         // reads nothing else of the slot.
-        let is_taken = self.state.compare_exchange(from, BUSY, Acquire, Relaxed).is_ok();
+        let is_taken = self.state.compare_exchange(from, SLOT_BUSY, Acquire, Relaxed).is_ok();
         if is_taken {
             self.hands.with_mut(|_| ());
         }
@@ -225,7 +227,8 @@ impl Pool {
             // Relaxed: the counter only spreads the attempts over the slots.
             let next_slot = self.next_slot.fetch_add(1, Relaxed);
             let slot = next_slot % self.slots.len();
-            let state_before = [FREED, FREE].into_iter().find(|state| self.slots[slot].take(*state));
+            let state_before =
+                [SLOT_FREED, SLOT_FREE].into_iter().find(|state| self.slots[slot].take(*state));
             state_before.map(|state_before| (next_slot, slot, state_before))
         });
         let (next_slot, at, state_before) = taken_slot?;
@@ -246,7 +249,7 @@ impl Pool {
         slot.at.set((page.start + offset) as u64);
         slot.size.set(size as u64);
         slot.allocated.take();
-        slot.give(USED);
+        slot.give(SLOT_USED);
         // SAFETY: the offset is within the region.
         Some(unsafe { self.region.base().add(page.start + offset) })
     }
@@ -260,8 +263,8 @@ impl Pool {
         // Relaxed: the owner of an object has synchronised with its `alloc`. For an address that is not an object in
         // use, the result is a guess.
         match slot.state.load(Relaxed) {
-            USED if self.base() as u64 + slot.at.get() == address as u64 => Ok(slot.size.get() as usize),
-            USED => Err(CorruptionKind::Interior),
+            SLOT_USED if self.base() as u64 + slot.at.get() == address as u64 => Ok(slot.size.get() as usize),
+            SLOT_USED => Err(CorruptionKind::Interior),
             _ => Err(CorruptionKind::DoubleFree),
         }
     }
@@ -289,7 +292,7 @@ impl Pool {
             return Err(wrong(found.err().unwrap_or(CorruptionKind::Foreign)));
         };
         let (slot, page) = (&self.slots[at], Self::page(at));
-        if !slot.take(USED) {
+        if !slot.take(SLOT_USED) {
             return Err(wrong(CorruptionKind::DoubleFree));
         }
         // SAFETY: this thread has taken the slot, whose page is accessible.
@@ -308,14 +311,14 @@ impl Pool {
         unsafe { self.region.decommit(page) };
         // The record is copied before another thread can take the slot.
         let object = what.map(|_| self.record_of_slot(slot, true));
-        slot.give(FREED);
+        slot.give(SLOT_FREED);
         what.map_or(Ok(()), |what| Err((CorruptionKind::Overflow, InvalidAccess { what, address, object })))
     }
 
     fn slot_record(&self, slot: usize) -> SlotRecord {
         let slot = &self.slots[slot];
         // Relaxed: a report may describe an object on which another thread works.
-        self.record_of_slot(slot, slot.state.load(Relaxed) == FREED)
+        self.record_of_slot(slot, slot.state.load(Relaxed) == SLOT_FREED)
     }
     fn record_of_slot(&self, slot: &Slot, freed: bool) -> SlotRecord {
         let read_trace = |trace: &Trace| (trace.thread.get(), trace.stack.get());
@@ -330,7 +333,7 @@ impl Pool {
         // Relaxed: a report may describe an object on which another thread works.
         let state = |slot: usize| self.slots[slot].state.load(Relaxed);
         if let Some(slot) = self.slot_containing_address(address) {
-            let what = if state(slot) == FREED {
+            let what = if state(slot) == SLOT_FREED {
                 "use after free"
             } else {
                 "access to memory that was never allocated"
@@ -346,7 +349,7 @@ impl Pool {
             address.abs_diff(begin).min(address.abs_diff(begin + object.size.get() as usize))
         };
         let adjacent = [lower, Some(page)].into_iter().flatten().filter(|slot| *slot < self.slots.len());
-        let slot = adjacent.filter(|slot| state(*slot) != FREE).min_by_key(distance);
+        let slot = adjacent.filter(|slot| state(*slot) != SLOT_FREE).min_by_key(distance);
         let what = match slot {
             None => "access to memory that was never allocated",
             Some(_) if slot == lower => "overflow",
@@ -358,17 +361,17 @@ impl Pool {
     /// Frees the slots on which other threads were working when the process forked.
     ///
     /// # Safety
-    /// The process is the child of a fork, and has no other thread.
+    /// The process must be the child of a fork, and must have no other thread.
     pub(crate) unsafe fn forget_other_threads(&self) {
         for slot in self.slots.iter() {
             // Relaxed: the child has one thread.
-            if slot.state.load(Relaxed) == BUSY {
-                slot.give(FREE);
+            if slot.state.load(Relaxed) == SLOT_BUSY {
+                slot.give(SLOT_FREE);
             }
         }
     }
     pub(crate) fn used(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.state.load(Relaxed) == USED).count()
+        self.slots.iter().filter(|slot| slot.state.load(Relaxed) == SLOT_USED).count()
     }
 }
 
@@ -408,7 +411,7 @@ mod sampled {
     use uslab_magazine::sync::{AtomicU32, Counter};
 
     const POOL_NOT_STARTED: u32 = 0;
-    const STARTED: u32 = 1;
+    const POOL_STARTED: u32 = 1;
     const POOL_FORBIDDEN: u32 = 2;
 
     /// Decides which allocations are sampled, and owns the pool, which the first sample creates.
@@ -424,7 +427,7 @@ mod sampled {
         last_counts: [Counter; 2],
         key: Key,
         backend: Backend,
-        /// State of the pool: not made, made (or being made), or never to be made.
+        /// State of the pool: not made yet, made or being made, or never to be made.
         pool_state: AtomicU32,
         pool: Published<Pool>,
     }
@@ -480,7 +483,7 @@ mod sampled {
                 // selects the thread that makes the pool.
                 None if self
                     .pool_state
-                    .compare_exchange(POOL_NOT_STARTED, STARTED, Relaxed, Relaxed)
+                    .compare_exchange(POOL_NOT_STARTED, POOL_STARTED, Relaxed, Relaxed)
                     .is_err() =>
                 {
                     return None;
@@ -572,7 +575,7 @@ mod tests {
     use crate::harden::{Harden, RandomKeys};
     use uslab_buddy::faults::{COMMIT, DECOMMIT, Rule};
 
-    /// Returns `true` if this process can read the byte at address `at`. The kernel tests this without a fault.
+    /// Returns `true` if this process can read the byte at address `at`. The kernel tests the access without a fault.
     fn is_accessible(at: usize) -> bool {
         let mut byte = 0_u8;
         let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -644,7 +647,7 @@ mod tests {
     }
 
     #[test]
-    fn disabled_guard_takes_no_sample() {
+    fn disabled_guard_samples_no_allocation() {
         let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let disabled = Guard::new(0, 4, Backend::Os, key);
         assert!((0..9).all(|_| !disabled.is_due(1)));
@@ -659,7 +662,7 @@ mod tests {
     }
 
     #[test]
-    fn guard_without_pool_takes_no_sample() {
+    fn guard_without_a_sample_pool_samples_no_allocation() {
         let key = RandomKeys::new(&Harden { seed: Some(7), ..Harden::OFF }).next();
         let guard = Guard::new(1, 4, Backend::Os, key);
         guard.forbid_pool_creation();
@@ -733,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn full_guard_pool_takes_no_sample() {
+    fn full_guard_pool_samples_no_allocation() {
         let pool = pool(4);
         let objects: Vec<_> = (0..4).map(|_| pool.alloc(8, 8).unwrap()).collect();
         assert!(pool.alloc(8, 8).is_none());
@@ -889,15 +892,15 @@ mod tests {
     }
 
     #[test]
-    fn forked_child_frees_guard_slots_that_the_parent_was_taking() {
+    fn forked_child_frees_guard_slots_its_parent_was_reserving() {
         let pool = pool(4);
-        assert!(pool.slots[0].take(FREE));
+        assert!(pool.slots[0].take(SLOT_FREE));
         let [used, freed] = [1, 2].map(|_| pool.alloc(8, 8).unwrap().addr().get());
         assert!(pool.free(freed).is_ok());
-        assert!(pool.slots[3].take(FREE));
+        assert!(pool.slots[3].take(SLOT_FREE));
         // SAFETY: the process has one thread.
         unsafe { pool.forget_other_threads() };
-        assert_eq!([0, 3].map(|slot: usize| pool.slots[slot].state.load(Relaxed)), [FREE; 2]);
+        assert_eq!([0, 3].map(|slot: usize| pool.slots[slot].state.load(Relaxed)), [SLOT_FREE; 2]);
         assert_eq!(pool.size_of(used).ok(), Some(8), "the sample is still in use");
         assert!(
             pool.fault(freed).to_string().starts_with("use after free: "),

@@ -77,8 +77,8 @@ pub struct Harden {
     /// a guard page, allocations up to 4 MiB use pages as without hardening. Larger allocations then have no guard
     /// page.
     pub guard_pages: bool,
-    /// Puts guard pages after the slabs in the subsystem's first pages. The first pages are half as many as the process
-    /// may have mappings (`vm.max_map_count`), which makes 128 MiB by default.
+    /// Puts guard pages after the slabs in the subsystem's first pages. The number of these pages is half of the
+    /// process's maximum number of mappings (`vm.max_map_count`): 128 MiB by default.
     ///
     /// Cost: two system calls and two mappings when a slab is made, and one system call when it is freed. Slabs have at
     /// least four pages, one of which is the guard page.
@@ -246,7 +246,7 @@ impl Hardened {
     /// Fails if the object was written to while it was free.
     ///
     /// # Safety
-    /// `object` belongs to the cache, and only the caller accesses it.
+    /// `object` must belong to the cache, and only the caller may access it.
     pub(crate) unsafe fn check_and_prepare_alloc(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
         // SAFETY: by contract, the caller owns the first `zeroed` bytes of the object.
         let bytes = unsafe { core::slice::from_raw_parts(object.as_ptr(), self.zeroed) };
@@ -261,8 +261,8 @@ impl Hardened {
     /// Fails if the bytes after the requested size were overwritten.
     ///
     /// # Safety
-    /// The conditions of [`check_and_prepare_alloc`](Self::check_and_prepare_alloc) hold, and `check_and_prepare_alloc`
-    /// was called for the object.
+    /// The caller must fulfil the conditions of [`check_and_prepare_alloc`](Self::check_and_prepare_alloc), which must
+    /// have been called for the object.
     pub(crate) unsafe fn on_free(&self, object: NonNull<u8>) -> Result<(), CorruptionKind> {
         // SAFETY: by contract, only the caller uses the object.
         match self.canary.as_ref().map(|canary| unsafe { canary.size(object) }) {
@@ -274,7 +274,7 @@ impl Hardened {
     /// valid both while the object is in use and while it is free.
     ///
     /// # Safety
-    /// `object` belongs to the cache. No other thread uses the object, or the object's canary was
+    /// `object` must belong to the cache. No other thread may use the object, unless the object's canary was
     /// overwritten.
     pub(crate) unsafe fn prepare(&self, object: NonNull<u8>) {
         // SAFETY: by contract, only this thread uses the object, or its canary was damaged.
@@ -287,8 +287,8 @@ impl Hardened {
     /// Returns `true` if the canary of an object is valid.
     ///
     /// # Safety
-    /// The object belongs to the cache and was [prepared](Self::prepare). No other thread uses the object, unless
-    /// [`can_check_used_objects`](Self::can_check_used_objects) returns `true`.
+    /// The object must belong to the cache and must have been [prepared](Self::prepare). No other thread may use the
+    /// object, unless [`can_check_used_objects`](Self::can_check_used_objects) returns `true`.
     pub(crate) unsafe fn is_intact(&self, object: NonNull<u8>) -> bool {
         // SAFETY: by contract, the object was prepared and its canary may be read.
         self.canary.as_ref().is_none_or(|canary| unsafe { canary.slack(object) }.is_some())
@@ -297,8 +297,8 @@ impl Hardened {
     /// records nothing and returns `false`.
     ///
     /// # Safety
-    /// The conditions of [`check_and_prepare_alloc`](Self::check_and_prepare_alloc) hold, and no thread uses the object
-    /// during the call.
+    /// The caller must fulfil the conditions of [`check_and_prepare_alloc`](Self::check_and_prepare_alloc), and no
+    /// thread may use the object during the call.
     pub(crate) unsafe fn resize(&self, object: NonNull<u8>, size: usize) -> bool {
         // SAFETY: by contract, only the caller uses the object.
         self.canary.as_ref().map(|canary| unsafe { canary.set(object, size.min(canary.size)) }).is_some()
@@ -306,7 +306,7 @@ impl Hardened {
     /// Returns the number of bytes that the caller requested, if it was recorded and the record is intact.
     ///
     /// # Safety
-    /// The conditions of [`on_free`](Self::on_free) hold.
+    /// The caller must fulfil the safety conditions of [`on_free`](Self::on_free).
     pub(crate) unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
         // SAFETY: by contract, `check_and_prepare_alloc` prepared the object, and only the caller uses it.
         self.canary.as_ref().and_then(|canary| unsafe { canary.size(object) })
@@ -341,7 +341,7 @@ impl Canary {
         (mix(object.addr().get() as u64 ^ self.keys[1]) as u8) | 1
     }
     /// # Safety
-    /// The caller owns the object and the check word after it.
+    /// The caller must own the object and the check word after it.
     unsafe fn set(&self, object: NonNull<u8>, size: usize) {
         let slack = (self.size - size) as u16;
         // SAFETY: by contract, the caller owns the object and its check word.
@@ -360,8 +360,8 @@ impl Canary {
     /// Writes the canary's check word.
     ///
     /// # Safety
-    /// This thread owns the object, or the check word is aligned and other threads only read it or write another valid
-    /// word.
+    /// This thread must own the object; or the check word must be aligned, and other threads may only read it or write
+    /// another valid word.
     unsafe fn put(&self, object: NonNull<u8>, slack: u16) {
         let word = self.word(object, slack);
         // SAFETY: by contract, the word may be written; objects are aligned to at least a word. A checker's atomics
@@ -378,7 +378,7 @@ impl Canary {
     /// Returns the number of fill bytes in the check word, or `None` if the check word is invalid.
     ///
     /// # Safety
-    /// The check word is readable. If the word is not aligned, no other thread accesses it.
+    /// The check word must be readable. If the word is not aligned, no other thread may access it.
     unsafe fn slack(&self, object: NonNull<u8>) -> Option<u16> {
         // SAFETY: by contract, the word is readable.
         let found = unsafe {
@@ -396,7 +396,7 @@ impl Canary {
     /// Returns the requested number of bytes, or `None` if any later byte was overwritten.
     ///
     /// # Safety
-    /// The conditions of [`set`](Self::set) hold.
+    /// The caller must fulfil the safety conditions of [`set`](Self::set).
     unsafe fn size(&self, object: NonNull<u8>) -> Option<usize> {
         // SAFETY: by contract, the caller owns the object and its check word.
         let slack = unsafe { self.slack(object)? };
@@ -421,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seed_alone_does_not_enable_hardening() {
+    fn setting_only_a_seed_does_not_enable_hardening() {
         let parts = [
             Harden { random_order: true, ..Harden::OFF },
             Harden { quarantine: 1, ..Harden::OFF },

@@ -1,8 +1,8 @@
 //! Observes the individual steps of slow operations (see [`Subsystem::observe`](crate::Subsystem::observe)).
 //!
 //! A tracepoint records its [`Step`] in memory on the operation's stack, even while a lock is held. When the operation
-//! ends, it passes all its steps to the observers, with no lock held. There is therefore no shared buffer that could
-//! overflow. Fast paths have no tracepoint. If an operation is not reported, the CPU's own magazines served it.
+//! ends, it passes all its steps to the observers, with no lock held. Operations therefore share no buffer that could
+//! overflow. Fast paths have no tracepoint. An operation that is not reported was served by the CPU's own magazines.
 //!
 //! With the feature `tracing`, the observer `event` emits a `tracing` event for each operation. With the feature
 //! `usdt`, each step is a probe that `perf`, `bpftrace` and gdb find in the running program:

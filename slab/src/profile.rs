@@ -1,4 +1,5 @@
-//! Heap profile: estimates the memory that each call stack allocates and still holds, from a sample of all allocations.
+//! A heap profile estimates, from a sample of all allocations, the memory that each call stack allocates and still
+//! holds.
 //!
 //! ```
 //! use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -34,7 +35,7 @@
 //! * The profile counts the size of an object's class instead of the requested size.
 //! * The profile counts only allocations that happen while it runs. An object in the stock of a
 //!   [`Mempool`](crate::Mempool) or [`Prefilled`](crate::Prefilled) counts as allocated until the stock frees it. The
-//!   call that added it to the stock counts as the allocating call.
+//!   call that added the object to the stock counts as the allocating call.
 //! * If a thread is interrupted between reading and writing a countdown, it may undo the update of another thread. A
 //!   sample may therefore come some bytes late, but it is no less random.
 //! * A profile has room for some 65,000 live samples and 16,000 call stacks. If a profile is full, further samples are
@@ -49,9 +50,9 @@
 //! Every allocation then misses. The slow path counts the bytes, and allocates from the CPU's stack. For
 //! [`Malloc`](crate::Malloc) with a rate of at least 64 KiB, an allocation under the preload library costs 55 more
 //! instructions, or 2 ns (x86-64). A free has no extra cost. At rates of at least 64 KiB, a sampled object gets
-//! separate memory, outside the pages for which frees find classes. The inlined path of a free therefore misses for
+//! separate memory, outside the pages whose classes frees can look up. The inlined path of a free therefore misses for
 //! samples only, and still frees all other objects. A sample in separate memory takes at least a page. Other reports do
-//! not count it as an object of its class.
+//! not count a sample in separate memory as an object of its class.
 //!
 //! A free to an object cache names the cache, so the free does not check the address. A profile therefore also closes
 //! the inlined frees in four cases: object caches, lower rates, limited addresses (`RLIMIT_AS`) and checked frees. If
@@ -87,7 +88,7 @@ use core::ptr::NonNull;
 #[cfg(feature = "stacks")]
 use libm::{expm1, log};
 use noted::{LiveObjects, Records, Site};
-use own::LIVE;
+use own::MAX_LIVE_SAMPLES;
 pub(crate) use own::{MAX_SAMPLE_BYTES, SampleMemory};
 use std::io::{self, Write};
 use std::time::SystemTime;
@@ -109,7 +110,7 @@ pub const DEFAULT_RATE: usize = 512 << 10;
 
 const MAX_PROFILE_SITES: usize = if cfg!(shuttle) { 1 << 4 } else { 1 << 14 };
 const COUNT_STRIPES: usize = 64;
-/// Lowest rate at which samples of malloc have separate memory, which is at least a page per sample. At this rate,
+/// Lowest rate at which samples of malloc have separate memory; each sample then takes at least a page. At this rate,
 /// separate memory for the samples adds at most a sixteenth to the program's memory.
 pub(crate) const SEPARATE_MEMORY_MIN_RATE: usize = 64 << 10;
 /// Maximum number of bytes of a cache's name that the profile keeps.
@@ -309,10 +310,10 @@ impl Profile {
 
 /// Number of samples in each page. All subsystems share the counters of samples. A counter saturates at 255. Pages that
 /// are 256 MiB apart share a counter.
-static MARKED: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
+static PAGE_SAMPLE_COUNTS: [AtomicU8; 1 << 16] = [const { AtomicU8::new(0) }; 1 << 16];
 
 fn sample_mark_for(address: usize) -> &'static AtomicU8 {
-    &MARKED[address / uslab_buddy::PAGE_SIZE % MARKED.len()]
+    &PAGE_SAMPLE_COUNTS[address / uslab_buddy::PAGE_SIZE % PAGE_SAMPLE_COUNTS.len()]
 }
 /// Returns `true` if the page of `address` may have a sample.
 #[inline(always)]
@@ -438,7 +439,7 @@ impl Profiler {
         self.base.set(fresh.own.as_ref().map_or(0, SampleMemory::base) as u64);
         fresh.run = records.run.wrapping_add(1).max(1);
         core::mem::swap(&mut *records, &mut fresh);
-        let is_marked = |live: &&LiveObjects| live.address > 0 && !self.is_own(!live.address);
+        let is_marked = |live: &&LiveObjects| live.address > 0 && !self.is_in_sample_memory(!live.address);
         fresh.live.iter().filter(is_marked).for_each(|live| mark(!live.address, false));
         // Relaxed: a thread that has a sample has seen the store to `run`, and a freeing thread got the sample from
         // such a thread.
@@ -470,15 +471,15 @@ impl Profiler {
         let sample = |site: &Site| Sample {
             cache: String::from_utf8_lossy(&site.cache[..site.len.into()]).into_owned(),
             stack: CallStack::from_number(site.stack),
-            allocated: site.allocated.amount(),
-            live: site.live.amount(),
+            allocated: site.allocated.to_amount(),
+            live: site.live.to_amount(),
         };
         let mut samples: Vec<_> = sites.iter().map(sample).collect();
         samples.sort_by_key(|sample| core::cmp::Reverse((sample.live.bytes, sample.allocated.bytes)));
         Profile { rate, samples, lost }
     }
 
-    /// Returns `true` if a profile is running. Every operation must then call the profiler.
+    /// Returns `true` if a profile is running. While a profile runs, every operation must call the profiler.
     #[inline(always)]
     pub(crate) fn runs(&self) -> bool {
         // Relaxed: `start` gives the reason.
@@ -534,11 +535,11 @@ impl Profiler {
     }
     /// Returns `true` if the memory is separate memory of a sample.
     pub(crate) fn holds(&self, memory: NonNull<u8>) -> bool {
-        self.is_own(memory.addr().get())
+        self.is_in_sample_memory(memory.addr().get())
     }
-    fn is_own(&self, address: usize) -> bool {
+    fn is_in_sample_memory(&self, address: usize) -> bool {
         let base = self.base.get() as usize;
-        base > 0 && address.wrapping_sub(base) < LIVE * MAX_SAMPLE_BYTES
+        base > 0 && address.wrapping_sub(base) < MAX_LIVE_SAMPLES * MAX_SAMPLE_BYTES
     }
     /// Returns the size in bytes of a sample with separate memory, or an error for any other address.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {

@@ -404,7 +404,7 @@ fn node_frees_empty_slabs_beyond_min_partial() {
 
 /// A shrink must sort slabs with up to 32 free objects; the other slabs must follow in their previous order.
 #[test]
-fn shrinking_keeps_the_order_of_sparse_slabs() {
+fn shrinking_keeps_the_order_of_slabs_with_many_free_objects() {
     let mut lists = Lists::new(40, 0, 0);
     let objects = lists.geometry.objects();
     [40, 33, 32, 45, 31].into_iter().for_each(|free| lists.add(objects - free));
@@ -606,7 +606,7 @@ fn memory_operations_of_the_fuzzing_corpus_agree_with_the_reference_model() {
 
 /// Regression test: the charge of a freed mapping was lost if the mapping could not be added to the list.
 #[test]
-fn freed_mapping_is_uncharged_if_listing_fails() {
+fn freed_mapping_is_uncharged_even_if_it_cannot_be_listed() {
     use memory::{AllocApi, Step};
     let alloc = |api, size, align| Step::Alloc {
         cpu: 0,

@@ -44,7 +44,7 @@ impl<T: Send + Sync + 'static> Published<T> {
     /// If another thread published first, the error is the published value, and the caller keeps `made`.
     ///
     /// # Safety
-    /// If the call publishes `made`, the caller never frees it.
+    /// If the call publishes `made`, the caller must never free it.
     pub(crate) unsafe fn offer(&self, made: NonNull<T>) -> Result<&'static T, &'static T> {
         // Release: pairs with the Acquire of a failed exchange here, and with the Acquire in `get`. If the exchange
         // succeeds, the old value was null, so there is nothing to acquire.

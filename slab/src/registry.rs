@@ -17,8 +17,7 @@ use uslab_magazine::sync::fork::ForkMutex;
 pub(crate) struct Registry<T: 'static>(ForkMutex<List<T>>);
 
 pub(crate) struct List<T> {
-    /// Entries sorted by number. A removed entry becomes `None`, because moving all later entries would cost as much as
-    /// many searches.
+    /// Entries sorted by number. A removed entry becomes `None`, because moving all later entries would be slow.
     entries: Vec<(u64, Option<Weak<T>>)>,
     removed_entries: usize,
     /// Number that the next pushed entry will get.

@@ -158,7 +158,7 @@ impl Subsystem {
     /// The call [reaps](Self::reap), frees all empty slabs, and decommits the memory that stayed free since the
     /// previous call.
     ///
-    /// If memory is freed between two calls, the second of the calls that follow decommits it.
+    /// Memory that becomes free between two calls is decommitted by the second of the calls that follow.
     pub fn end_interval(&self) -> usize {
         self.core.adapt_to_memory_limits();
         self.core.end_interval()
@@ -238,8 +238,8 @@ impl Subsystem {
     pub fn stop_profile(&self) -> bool {
         self.core.stop_profile()
     }
-    /// Returns the heap profile: allocations and live objects by call stack, from the profile's start to its end, or to
-    /// now while it runs.
+    /// Returns the heap profile: allocations and live objects by call stack, from the profile's start until its end or,
+    /// while it runs, until now.
     ///
     /// Cost: the call copies the profile's records under a lock. A thread that takes a sample during the copy waits for
     /// this lock.
@@ -256,8 +256,8 @@ impl Subsystem {
         self.core.slabinfo()
     }
 
-    /// Returns the objects in use by call stack. For each stack it counts the leaked objects, to which the search found
-    /// no pointer (see [`leaks`](crate::report::leaks)).
+    /// Returns the objects in use by call stack. For each stack, the report counts the leaked objects, to which the
+    /// search found no pointer (see [`leaks`](crate::report::leaks)).
     ///
     /// The report covers only caches with checked frees. With the flag [`USERS`](crate::SlabDebug::USERS), the report
     /// includes the call stacks of the allocations. All objects count as reachable if the system does not list the
@@ -309,9 +309,9 @@ impl KmemCacheBuilder {
     /// [`CacheInfo::magazines_refused`](crate::CacheInfo::magazines_refused)).
     ///
     /// # Errors
-    /// Fails if the name or geometry is invalid, if [zero on free](KmemCacheBuilder::zero_on_free) is set together with
-    /// a constructor or destructor, if the account belongs to another subsystem, or if memory for checked frees is
-    /// short.
+    /// Fails if the name or geometry is invalid, if the account belongs to another subsystem, or if memory for checked
+    /// frees is short. The build also fails if [zero on free](KmemCacheBuilder::zero_on_free) is set together with a
+    /// constructor or destructor.
     pub fn build_in(self, subsystem: &Subsystem) -> Result<KmemCache, CacheError> {
         self.build_on(subsystem.core())
     }

@@ -14,7 +14,7 @@ const HELD_ROUNDS: usize = 20;
 const CAPACITY: u16 = 5;
 const ROUNDS: usize = 2000;
 
-/// A magazine layer and its table; a fork copies both together.
+/// A magazine layer and its table, which a fork copies together.
 struct LayerWithTable<'a>(&'a Arc<Table<Heap>>, &'a Layer<TestRound>);
 impl Fork for LayerWithTable<'_> {
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {

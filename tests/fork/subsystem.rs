@@ -1,5 +1,5 @@
-//! Forks while other threads use a whole subsystem. The child can use the whole subsystem, and a census in
-//! the child reports the objects that the fork lost.
+//! Forks while other threads use a whole subsystem. The child can use the whole subsystem, and a census in the child
+//! reports the objects that were lost in the fork.
 
 use crate::rounds::Rng;
 use nix::libc;
@@ -131,7 +131,7 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
 }
 
 /// Runs `busy_thread` until it waits at the `StopPoint`, then forks, and runs `child` in the child process. The closure
-/// `child` returns `true` if all checks in the child succeed.
+/// `child` returns `true` if all checks in the child process succeed.
 fn fork_while_thread_is_busy(
     subsystem: &Subsystem,
     busy_thread: impl FnOnce(StopPoint) + Send,
@@ -189,7 +189,7 @@ fn wait_for(set: &AtomicBool) {
     }
 }
 
-/// If another thread is calling the observer at the time of the fork, this call ends only in the parent.
+/// If another thread is inside the observer at the time of the fork, the observer call ends only in the parent.
 #[test]
 fn forked_child_does_not_wait_for_a_running_observer() {
     let subsystem = Subsystem::new(Config::new(PageConfig::default_for(Cpus::os()))).unwrap();

@@ -1,6 +1,6 @@
 //! Tests that freed memory returns to the system, even if a few objects in its page blocks are still in use. The
-//! allocator's reaper thread returns the memory, so the program need not call any function. Each test runs alone in a
-//! process whose heap is `Uslab`.
+//! allocator's reaper thread returns the memory without any call by the program. Each test runs alone in a process
+//! whose heap is `Uslab`.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 use crate::process;
@@ -146,7 +146,7 @@ fn child_waits_for_its_reaper_thread_to_sleep() {
     assert_eq!(reaper().refused, 0);
 }
 
-/// Returns the bytes in mappings above 4 MiB: the bytes in use, and the bytes that are freed but kept.
+/// Returns the bytes in mappings above 4 MiB: bytes in use, and freed bytes that are kept for reuse.
 fn huge() -> (u64, u64) {
     let info = Uslab.info().unwrap().huge;
     (info.pages * 4096, info.cached_pages * 4096)
@@ -254,7 +254,7 @@ fn child_frees_mappings_under_an_address_limit() {
     Uslab.check().unwrap().unwrap();
 }
 
-/// A forked child has no reaper thread, so it starts one.
+/// A forked child has no reaper thread, so the child starts one.
 #[test]
 fn forked_child_starts_a_separate_reaper_thread() {
     run_test_alone("child_forks_with_a_running_reaper_thread", "reap=20");
@@ -291,8 +291,8 @@ fn child_forks_with_a_running_reaper_thread() {
     drop(vectors);
 }
 
-/// Without a reaper thread, frees still return the memory that exceeds a bound. When the heap has doubled in size, it
-/// tries again to start the thread.
+/// Without a reaper thread, frees still return the memory that exceeds a bound. Each time its size has doubled, the
+/// heap tries again to start the thread.
 #[test]
 fn frees_return_memory_without_a_reaper_thread() {
     run_test_alone("child_fails_to_start_threads", "reap=20");
@@ -396,9 +396,9 @@ fn child_drops_a_subsystem_with_a_reaper_thread() {
     wait("the thread has ended", || threads() == 0);
 }
 
-/// Regression test: the heap wrote every byte of zeroed memory, even in fresh pages. With ten times as many blocks as
-/// here, three measurements of resident memory grew by 922, 1,222 and 257 MiB; now they grow by 23, 23 and 15 MiB,
-/// mostly for page descriptors.
+/// Regression test: the heap wrote every byte of zeroed memory, even in fresh pages. Ten times as many blocks made
+/// three measurements of resident memory grow by 922, 1,222 and 257 MiB; now they grow by 23, 23 and 15 MiB, mostly for
+/// page descriptors.
 #[test]
 fn zeroed_allocation_does_not_write_to_fresh_pages() {
     run_test_alone("child_allocates_zeroed_memory", "check=0");

@@ -184,8 +184,8 @@ fn process_report_separates_the_object_and_malloc_heaps() {
     drop(object);
 }
 
-/// Regression test: the census counted the slabs of a cache, and then allocated a copy of the cache's name, which
-/// needed another slab.
+/// Regression test: the census counted a cache's slabs before it allocated a copy of the cache's name, which needed
+/// another slab.
 #[test]
 fn census_ignores_allocations_made_by_the_census() {
     run_test_alone("global_alloc::child_takes_a_census", "");

@@ -1,5 +1,5 @@
-//! Checks the restartable sequences of a program that uses the library: the library's own sequences, and the copies
-//! that are inlined into the program. The tests of the magazine crate check and interrupt that crate's sequences
+//! Checks the restartable sequences of a program that uses the library, including the copies that are inlined into the
+//! program. The tests of the magazine crate check and interrupt that crate's sequences
 //! (`magazine/src/cpu/rseq_stepper.rs`).
 
 #![cfg(all(

@@ -99,8 +99,8 @@ fn child_limits_its_addresses_and_frees_objects() {
     assert!(!do_static_paths_serve_heap());
 }
 
-/// A cache that the program creates belongs to another table than the malloc's caches, so it does not use the malloc's
-/// per-CPU words.
+/// A cache that the program creates belongs to a different table than the malloc's caches, so it does not use the
+/// malloc's per-CPU words.
 #[test]
 fn program_caches_do_not_use_malloc_cpu_words() {
     run_test_alone("static_paths::child_allocates_from_a_separate_cache", "USLAB_OPTIONS=check=0");

@@ -1,12 +1,12 @@
-//! Checks that a history of concurrent operations is linearizable. For each operation there must be a point in time
-//! between its call and its return, so that the operations, in the order of these points, follow a sequential
+//! Checks that a history of concurrent operations is linearizable. For each operation, there must be a point in time
+//! between its call and its return; in the order of these points, the operations must follow a sequential
 //! specification.
 //!
-//! The search is the search of Wing and Gong (1993) with Lowe's cache of visited states (2017): equal states after
-//! equal sets of operations are searched only once. If the objects of a history are independent, each object can be
-//! checked alone, because linearizability is local (Herlihy and Wing 1990): see [`check_each_object_history`].
+//! The search of Wing and Gong (1993), with Lowe's cache of visited states (2017): a state after the same set of
+//! operations is searched only once. If the objects of a history are independent, each object can be checked alone,
+//! because linearizability is local (Herlihy and Wing 1990): see [`check_each_object_history`].
 //!
-//! The crates `uslab-magazine` and `uslab` also include this file, to check the histories of their schedules; the
+//! The crates `uslab-magazine` and `uslab` also include this file to check the histories of their schedules; the
 //! including module provides the imports.
 
 use super::sync::{AtomicU64, Mutex, Ordering::SeqCst, thread::yield_now};
@@ -31,8 +31,7 @@ pub(crate) trait Spec: Clone + Eq + Hash {
 /// Checks a history against a specification.
 ///
 /// # Errors
-/// If no order of the calls is valid, fails with the index of the first call that is missing in the longest valid
-/// order.
+/// If no order of the calls is valid, fails with the index of the first call that the longest valid order lacks.
 pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), usize> {
     let mut order: Vec<usize> = (0..history.len()).collect();
     order.sort_by_key(|i| history[*i].called);
@@ -88,7 +87,7 @@ pub(crate) fn check<S: Spec>(start: &S, history: &[Call<S::Op>]) -> Result<(), u
 /// Checks a history separately for each object.
 ///
 /// # Errors
-/// If the history of an object has no valid order, fails with this object, and with the call that [`check`] reports.
+/// If the history of an object has no valid order, fails with the object and the call that [`check`] reports.
 pub(crate) fn check_each_object_history<S: Spec, K: Ord>(
     start: &S,
     history: &[Call<S::Op>],
@@ -141,8 +140,8 @@ impl<O> Recorder<O> {
     pub(crate) fn new() -> Self {
         Self { clock: AtomicU64::new(0), calls: Mutex::new(vec![]) }
     }
-    /// Runs `call`, and records the operation that `op` makes from the result of `call`, if any. Every fifth call
-    /// yields the CPU, so that calls of different threads overlap.
+    /// Runs `call`, and records an operation that `op` makes from its result; if `op` returns `None`, records nothing.
+    /// Every fifth call yields the CPU, so that calls of different threads overlap.
     pub(crate) fn call<R, N: Into<Option<O>>>(
         &self,
         call: impl FnOnce() -> R,
@@ -222,7 +221,7 @@ mod tests {
         }
     }
 
-    /// Without the cache of visited states, this search would practically never end.
+    /// Without the cache of visited states, this search would take practically forever.
     #[test]
     fn linearizability_checker_handles_hundreds_of_overlapping_calls() {
         let calls = |last: u32| {

@@ -24,8 +24,8 @@ pub(crate) fn resident() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Returns `true` if this process runs only the test `test`. In any other process, the function runs the test in a
-/// separate process, and returns `false` after the test has passed there.
+/// Returns `true` if this process was started to run only the test `test`. In any other process, runs the test in a
+/// separate process; returns `false` after the test has passed there.
 #[track_caller]
 pub(crate) fn is_alone(test: &str) -> bool {
     let variable = "USLAB_TEST_ALONE";

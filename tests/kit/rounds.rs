@@ -7,7 +7,7 @@ use uslab_magazine::{Config, Cpus, Heap, Layer, Operation, Path, Round, Supplier
 mod test_round;
 pub(crate) use test_round::{TestRound, table};
 
-/// The free rounds, and the stamp of the owner of each round; the stamp 0 means that the round has no owner.
+/// The free rounds, and for each round the stamp of its owner; the stamp 0 means that the round has no owner.
 pub(crate) struct TestSupplier {
     pub(crate) free: Mutex<Vec<usize>>,
     stamps: Vec<AtomicU64>,

@@ -1,4 +1,4 @@
-//! A sandbox that a running process enters; afterwards the kernel refuses system calls that it granted before.
+//! A sandbox that a running process can enter; the kernel then refuses system calls that it granted before.
 
 use nix::libc;
 

@@ -1,21 +1,21 @@
 //! Finds all restartable sequences in the memory of the running program, including inlined copies, and checks them. A
 //! separate file describes the instructions of each processor architecture.
 //!
-//! The function [`check`] verifies the properties that the kernel and a restart of a section require. The kernel may
-//! abort a restartable section before any of its instructions. An aborted section runs again from its *restart label*;
+//! The function [`check`] verifies the properties that make it safe to restart a section. The kernel may abort a
+//! restartable section before any of its instructions. An aborted section runs again from its *restart label*;
 //! registers and memory have the values that the aborted attempt left. A register, a flag or a memory operand is *live*
 //! at the restart label if the code after the label may read it before writing it. Before its commit, a section must
-//! not write anything that is live, because a second attempt would read the changed value.
+//! not write to anything live, because a second attempt would read the changed value.
 //!
 //! A batch that widens its stack is an exception: it writes the new `cap` to the word next to the head, and then
 //! commits the head. The exception is safe because a reader accepts any `cap` that a section has computed from the
-//! values that it has read. To use the exception, the section must store a new value to `cap`; it may not add to the
-//! old value.
+//! values that it has read. A section that uses the exception must store a new value to `cap`; adding to the old value
+//! is not allowed.
 //!
 //! Liveness is computed on the machine code, from the restart label through the section and beyond it, along all direct
 //! jumps. The liveness analysis of a path ends at a call, a return, an indirect jump or an unknown instruction. The
 //! analysis tracks registers and flags exactly. A memory operand is identified by its text, so two different texts for
-//! one address count as two operands.
+//! the same address count as two operands.
 
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -28,7 +28,7 @@ mod processor;
 #[path = "sections/x86_64.rs"]
 mod processor;
 use processor::Memory;
-pub(crate) use processor::{Code, Instruction, Register, SIGNATURE, TRAP_CODE, written};
+pub(crate) use processor::{Code, Instruction, Register, SIGNATURE, TRAP_CODE, synchronize_code};
 
 /// The kernel's `struct rseq_cs`, which describes a section.
 #[repr(C, align(32))]
@@ -58,7 +58,8 @@ pub(crate) enum Kind {
     PopBatch,
 }
 
-/// The registers of a section's operands, which all differ; the fields have the names of the operands in the source.
+/// The registers of a section's operands, which are all different; the fields have the names of the operands in the
+/// source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SectionOperands {
     pub(crate) kind: Kind,
@@ -90,7 +91,7 @@ enum Operand {
     Memory(Memory),
 }
 
-/// The effects of one instruction. Everything that the instruction always writes is also in `may_write`.
+/// The effects of one instruction. Each operand that the instruction always writes is also in `may_write`.
 #[derive(Clone, Debug, Default)]
 struct Effect {
     reads: HashSet<Operand>,
@@ -149,7 +150,7 @@ impl Section {
         instruction.effect().unwrap_or_else(|| panic!("{}: unknown instruction", self.name(instruction)))
     }
 
-    /// Returns the instructions from the abort address to the start of the section, in execution order, and the restart
+    /// Returns the instructions from the abort address to the section's start in execution order, and the restart
     /// label, which is the target of the first jump. The instructions before the first jump run only after an abort;
     /// the instructions from the restart label on also run when the section is entered.
     fn abort_path(&self) -> (Vec<Instruction>, usize) {
@@ -176,7 +177,7 @@ impl Section {
         (way, restart.unwrap_or(self.code.start))
     }
 
-    /// Returns the restart label, where the section starts, and where it starts again after an abort.
+    /// Returns the restart label: the section runs from here when it is entered, and again after an abort.
     pub(crate) fn restart(&self) -> usize {
         self.abort_path().1
     }
@@ -188,8 +189,8 @@ impl Section {
         ahead.chain(self.instructions.iter().copied()).collect()
     }
 
-    /// Returns the address outside the section to which it jumps without a commit, unless this is the section's end.
-    pub(crate) fn miss(&self) -> Option<usize> {
+    /// Returns the address outside the section, other than its end, to which the section jumps without a commit.
+    pub(crate) fn miss_target(&self) -> Option<usize> {
         let mut out = self.instructions.iter().filter_map(|instruction| match instruction.flow() {
             ControlFlowTarget::Branch(target) if target != self.code.end && !self.code.contains(&target) => {
                 Some(target)
@@ -205,15 +206,15 @@ impl Section {
         miss
     }
 
-    /// Finds the operation and the operand registers of the section from its instructions. The result is a guess, which
-    /// the callers must verify.
+    /// Finds the operation and the operand registers of the section from its instructions. The result is a guess, so
+    /// the callers must verify it.
     pub(crate) fn operands(&self) -> SectionOperands {
         let operands = self.read_operands().unwrap_or_else(|what| {
             panic!("the section at {:#x} has no {what}", self.code.start);
         });
         let SectionOperands { area, words, stack, rounds, count, .. } = operands;
         let all: Vec<Register> = [area, words, stack, rounds].into_iter().chain(count).collect();
-        let distinct: HashSet<_> = all.iter().filter(|one| processor::is_general(**one)).collect();
+        let distinct: HashSet<_> = all.iter().filter(|one| processor::is_general_purpose(**one)).collect();
         assert_eq!(distinct.len(), all.len(), "the section at {:#x}: operands {all:?}", self.code.start);
         operands
     }
@@ -243,7 +244,7 @@ impl Section {
             "end": self.code.end,
             "abort": self.abort,
             "restart": restart,
-            "miss": self.miss(),
+            "miss": self.miss_target(),
             "descriptor": self.descriptor,
             "kind": format!("{kind:?}"),
             "operands": operands,
@@ -255,7 +256,7 @@ impl Section {
 
     /// Returns the registers, flags and memory operands that are read before they are written, on some path from the
     /// restart label. The result is the least solution of `live = reads + (live after - writes)` over all reachable
-    /// instructions; `live after` belongs to the following instructions.
+    /// instructions; `live after` is what is live in the following instructions.
     fn live(&self) -> HashSet<Operand> {
         let restart = self.restart();
         let (mut code, mut todo) = (BTreeMap::new(), vec![restart]);
@@ -347,8 +348,8 @@ impl Section {
     }
 }
 
-/// Writes all sections of this program to the file named by `USLAB_SECTIONS`; the script `tests/sections/prove.py`
-/// proves them. The parameter `beside` contains all other fields that the proof needs.
+/// Writes all sections of this program to the file that `USLAB_SECTIONS` names; the script `tests/sections/prove.py`
+/// proves them correct. The parameter `beside` contains all other fields that the proof needs.
 pub(crate) fn write_sections_file(mut beside: Value) {
     beside["architecture"] = std::env::consts::ARCH.into();
     beside["sections"] = all().iter().map(Section::json).collect();
@@ -361,7 +362,7 @@ pub(crate) fn write_sections_file(mut beside: Value) {
 pub(crate) struct Checked {
     pub(crate) sections: usize,
     pub(crate) instructions: usize,
-    /// The number of stores that precede a commit, so that their values survive an abort.
+    /// The number of stores before a commit; their values survive an abort.
     pub(crate) survive: usize,
 }
 

@@ -1,6 +1,6 @@
-//! Tests memory mistakes in the example server (`faulty_server/`); each run makes one mistake. Each mistake must end
-//! the server. The report must name the mistake, the object's cache, and the functions that allocated and freed the
-//! object.
+//! Tests memory mistakes in the example server (`faulty_server/`); each run of the server makes one mistake. Each
+//! mistake must end the server. The report must name the mistake, the object's cache, and the functions that allocated
+//! and freed the object.
 
 use crate::server::{Client, Server};
 use std::io::Read;
@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use uslab_tests::faulty_server;
 
-/// The requests that a client sends after the mistake, until the server ends.
+/// The requests that a client sends after a mistake, until the server ends.
 #[derive(Clone, Copy, Debug)]
 enum FollowingRequests {
     /// Sends no request, because the server notices the mistake immediately.
@@ -84,15 +84,15 @@ fn part<'t>(text: &'t str, begin: &str) -> Option<&'t str> {
 }
 
 /// Functions that the call stacks of the allocation, of the free and of the detection must contain. An element is
-/// `None` if the report has no such stack, for example because the object was never freed.
+/// `None` if the report lacks this stack, for example because the object was never freed.
 type Stacks = [Option<&'static str>; 3];
 const VALUE: Stacks = [Some("Store"), Some("Store"), Some("Store")];
 const DOUBLE_FREE_STACKS: Stacks = [Some("Store"), Some("free_first"), Some("free_again")];
-const ENTRY: Stacks = [Some("alloc_entry"), None, Some("drop_object")];
+const ENTRY_STACKS: Stacks = [Some("alloc_entry"), None, Some("drop_object")];
 const NONE: Stacks = [None; 3];
 
-/// The mistakes, each with the requests that follow, the object's cache, a part of the report, and the call stacks in
-/// the report.
+/// The mistakes; for each, the requests that follow, the object's cache, a part of the report, and the report's call
+/// stacks.
 const MEMORY_MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
     ("overflow_by_1", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
     ("overflow_by_8", Delete, "malloc-112", "Right Redzone overwritten", VALUE),
@@ -141,8 +141,8 @@ const MEMORY_MISTAKES: [(&str, FollowingRequests, &str, &str, Stacks); 22] = [
         "free to the wrong cache",
         [Some("alloc_entry"), None, Some("free_again")],
     ),
-    ("overflow_of_an_entry", AtOnce, "entry", "Right Redzone overwritten", ENTRY),
-    ("underflow_of_an_entry", AtOnce, "entry", "Left Redzone overwritten", ENTRY),
+    ("overflow_of_an_entry", AtOnce, "entry", "Right Redzone overwritten", ENTRY_STACKS),
+    ("underflow_of_an_entry", AtOnce, "entry", "Left Redzone overwritten", ENTRY_STACKS),
     (
         "overflow_of_a_freed_entry",
         Set,
@@ -192,7 +192,7 @@ fn is_named(mistake: &str, text: &str, cache: &str, description: &str, stacks: S
 }
 
 #[test]
-fn server_bug_report_has_allocation_and_free_stacks() {
+fn server_bug_report_shows_alloc_and_free_call_stacks() {
     let work = |mistakes: &[(&str, FollowingRequests, &str, &str, Stacks)]| {
         for &(mistake, following, cache, description, stacks) in mistakes {
             let text = server_messages(mistake, &["FZPU", "0"], following);
@@ -219,7 +219,7 @@ fn write_to_a_quarantined_object_is_reported_on_reuse() {
 }
 
 /// Regression test: if the guard sampled every second or third allocation, the server ended in the middle of its
-/// report, because Rust's threads have a small signal stack.
+/// report, because the signal stack of Rust's threads is small.
 #[test]
 fn read_after_free_of_a_sample_is_reported() {
     let text = server_messages("read_after_free", &["heap"], Again);

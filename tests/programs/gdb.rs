@@ -144,7 +144,7 @@ fn gdb_commands_read_a_core_dump_of_the_server() {
 }
 
 /// In this test, the server writes to a value that it has already freed, and then aborts. The core dump must show which
-/// object was overwritten, and which objects had leaked before.
+/// object was overwritten, and which objects were leaked before.
 #[test]
 fn gdb_finds_the_owner_of_overwritten_memory_in_cores() {
     let mut command = Command::new(faulty_server());
@@ -254,8 +254,8 @@ fn preloaded(libraries: &[&Path], dir: &Path) -> Child {
     child
 }
 
-/// Regression test: if the subsystem of another library came first, the script ignored blocks of pages as roots, so
-/// objects that only these blocks referred to were reported as leaks.
+/// Regression test: if another library's subsystem came first, the script ignored blocks of pages as roots; objects
+/// that only these blocks referred to were reported as leaks.
 #[test]
 fn gdb_finds_leaks_with_a_stripped_library() {
     let dir = tempfile::tempdir().unwrap();

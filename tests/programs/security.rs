@@ -2,8 +2,8 @@
 //! lists the expected outcomes for four configurations of the library.
 //!
 //! Each run has a random seed, which determines the order in which objects are allocated. With `USLAB_PRELOAD=full`,
-//! each program runs 20 times, and the test checks in how many runs the library ended the program. By default, each
-//! program runs 3 times, and each run must have an outcome that the table allows.
+//! each program runs 20 times, and the test counts the runs that the library ended. By default, each program runs 3
+//! times, and each run must have an outcome that the table allows.
 
 use crate::preload::{preloaded, print_line, run_long_tests, text};
 use std::collections::BTreeMap;
@@ -38,8 +38,7 @@ fn outcome(program: &Path, kind: &str, size: usize, options: &str) -> char {
 }
 
 /// In a cell of the table, `x` means that the library ended the program in every run. In a cell of the table, `x5!.`
-/// means that the library ended at least 5 of 20 runs, and that in the other runs the mistake had an effect (`!`) or no
-/// effect (`.`).
+/// means: the library ended at least 5 of 20 runs, and in the other runs the mistake had an effect (`!`) or none (`.`).
 fn agrees(cell: &str, seen_outcomes: &BTreeMap<char, usize>) -> bool {
     let min_count: usize = cell.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
     let runs: usize = seen_outcomes.values().sum();
@@ -176,7 +175,7 @@ fn guard_report_of_each_bug_has_call_stacks() {
     );
 }
 
-/// A fault outside the guard's memory still reaches the signal handler of the program.
+/// A fault outside the guard's memory still reaches the program's own signal handler.
 #[test]
 fn unrelated_page_faults_reach_the_handler_of_the_program() {
     let dir = tempfile::tempdir().unwrap();

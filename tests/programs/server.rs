@@ -171,7 +171,7 @@ fn wait(condition: &str, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a test with both memory sources of the server; the answers must be equal.
+/// Runs a test with both memory sources of the server, which must give the same answers.
 fn run_with_both_memory_sources(test: impl Fn(&Server)) {
     for memory in ["uslab", "box"] {
         println!("--memory {memory}");
@@ -179,10 +179,10 @@ fn run_with_both_memory_sources(test: impl Fn(&Server)) {
     }
 }
 
-/// A single Prometheus page contains the statistics of the caches and tokio's own statistics. The page does not
-/// describe the C library's malloc, which the program also uses.
+/// A single Prometheus page contains the statistics of the caches and tokio's own statistics. The Prometheus page does
+/// not describe the C library's malloc, which the program also uses.
 #[test]
-fn server_metrics_page_includes_caches_and_tokio() {
+fn server_metrics_web_page_includes_caches_and_tokio() {
     let server = Server::start(&["--threads", "2", "--metrics", "127.0.0.1:0"]);
     let mut client = server.client();
     assert_eq!(client.send_words("SET key value"), Status("OK".into()));
@@ -441,11 +441,11 @@ fn disconnected_clients_leave_no_objects_in_use() {
 
 #[test]
 fn idle_server_connection_holds_no_buffer() {
-    const IDLE: u64 = 200;
+    const IDLE_CLIENTS: u64 = 200;
     let server = Server::start(&[]);
     let mut control = server.client();
-    let mut clients: Vec<_> = (0..IDLE).map(|_| server.client()).collect();
-    wait("all clients are connected", || control.number("clients_connection", "used") == IDLE + 1);
+    let mut clients: Vec<_> = (0..IDLE_CLIENTS).map(|_| server.client()).collect();
+    wait("all clients are connected", || control.number("clients_connection", "used") == IDLE_CLIENTS + 1);
     // The client that sends INFO has two buffers.
     wait("a client that sent nothing has no buffer", || control.number("clients_buffer", "used") == 2);
     for client in &mut clients {
@@ -460,7 +460,7 @@ fn idle_server_connection_holds_no_buffer() {
     clients[0].send(b"NG\r\n");
     assert_eq!(clients[0].reply(), Status("PONG".into()));
     wait("the client was answered", || control.number("clients_buffer", "used") == 2);
-    assert_eq!(control.number("clients_connection", "used"), IDLE + 1);
+    assert_eq!(control.number("clients_connection", "used"), IDLE_CLIENTS + 1);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Checks that what the project's pages say about the project is true. Links must have targets, named files and
-//! commands must exist, the book must have the pages of its summary, and ARCHITECTURE.md must give the right numbers of
-//! lines.
+//! Checks that the project's documents describe the project correctly. Links must have targets, named files and
+//! commands must exist, the book must have the chapters in its summary, and ARCHITECTURE.md must state the right
+//! numbers of lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,9 +13,9 @@ const BOOK_FOLDER: &str = "slab/book/src";
 
 /// The crates that make up the allocator.
 const CORE_CRATES: [&str; 3] = ["magazine", "buddy", "slab"];
-/// Parts of these crates that have separate rows in the table: separate products, and code that finds mistakes and runs
-/// only if it is enabled. Each part is listed with the name of its row in the table. Two files that find mistakes
-/// belong to higher modules, because they import caches.
+/// Parts of these crates with separate rows in the table: separate products, and code that finds mistakes and runs only
+/// if enabled. Each part is listed with the name of its row in the table. Two files that find mistakes belong to higher
+/// modules than this part, because they import caches.
 const PARTS_WITH_SEPARATE_ROWS: [(&str, &str); 10] = [
     ("slab/src/debug", "slab/src/debug"),
     ("slab/src/profile.rs", "slab/src/debug"),
@@ -28,10 +28,10 @@ const PARTS_WITH_SEPARATE_ROWS: [(&str, &str); 10] = [
     ("slab/src/report/leaks.rs", "slab/src/debug"),
     ("slab/src/handle", "slab/src/handle"),
 ];
-/// The error, in lines, that a row of ARCHITECTURE.md's table may have before it must be rewritten.
+/// The error in lines at which a row of ARCHITECTURE.md's table must be rewritten.
 const OFF: usize = 100;
 
-/// Pages in which every named file must exist.
+/// Documents in which every named file must exist.
 const CHECKED_PAGES: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -84,7 +84,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// Returns either the code spans of a line, or the text outside of code spans.
+/// Returns either the code spans of a line, or the text outside them.
 fn parts(line: &str, code: bool) -> impl Iterator<Item = &str> {
     line.split('`').skip(usize::from(code)).step_by(2)
 }
@@ -114,7 +114,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(|(_, line, _)| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// Regression test: all other checks passed although ARCHITECTURE.md contained merge conflict markers.
+/// Regression test: ARCHITECTURE.md contained merge conflict markers, and all other checks passed.
 #[test]
 fn no_document_has_merge_conflict_markers() {
     for (page, text) in pages() {
@@ -217,7 +217,7 @@ fn each_file_named_in_architecture_maps_exists() {
     assert!(count > 60, "found only {count} files");
 }
 
-/// In CONTRIBUTING.md, a list item that begins with a file name says what to change in this file.
+/// In CONTRIBUTING.md, a list item that begins with a file name describes what to change in the file.
 #[test]
 fn identifiers_named_in_contributing_md_exist() {
     let text = std::fs::read_to_string(workspace().join("CONTRIBUTING.md")).unwrap();
@@ -279,7 +279,7 @@ fn ci_runs_the_first_two_commands_of_the_readme() {
     }
 }
 
-/// If a `--skip` in a script matches no test name, the test that it should skip would run.
+/// If a `--skip` in a script matches no test name, the test that it should skip is run.
 #[test]
 fn each_skip_option_in_scripts_matches_a_test() {
     let mut sources = Vec::new();
@@ -326,9 +326,9 @@ fn document_links_are_parsed_outside_code_blocks() {
 
 /// Counts the shipping lines of each crate for ARCHITECTURE.md's first table: without comments, docs, tests, and code
 /// that only checkers compile. Examples and benchmarks do not count as shipping code. For the allocator's crates,
-/// ARCHITECTURE.md's second table limits two numbers: lines with a checker's `cfg` per 1,000 shipping lines, and the
-/// lines of the longest function. With `WRITE=1`, the test writes both tables; a limit in the second table can only
-/// become lower.
+/// ARCHITECTURE.md's second table limits two numbers: lines with a checker's `cfg` per 1,000 shipping lines, and lines
+/// in the longest function. With `WRITE=1`, the test writes both tables; a limit in the second table can only become
+/// lower.
 #[test]
 fn shipping_line_counts_equal_the_documented_numbers() {
     let mut table: BTreeMap<String, usize> = BTreeMap::new();
@@ -339,7 +339,7 @@ fn shipping_line_counts_equal_the_documented_numbers() {
         if directory == "tests" || directory == "benches" {
             continue;
         }
-        let roots = member.roots().map(|root| workspace().join(root)).filter(|root| root.is_file());
+        let roots = member.root_files().map(|root| workspace().join(root)).filter(|root| root.is_file());
         let drawings: Vec<_> = roots.map(|root| Imports::draw(&root).unwrap()).collect();
         // A path that starts with `..` belongs to another crate.
         let own = |file: &&Path| !file.iter().any(|step| step == "..");

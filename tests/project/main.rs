@@ -1,4 +1,4 @@
-//! Checks what pages, manifests and sources say about the project.
+//! Checks statements about the project in documents, manifests and sources.
 #![cfg(not(any(loom, shuttle, uslab_heap, uslab_no_rseq)))]
 
 mod documents;

@@ -1,5 +1,5 @@
-//! Checks that builds that should share compiled libraries do share them. If two builds enabled different features of a
-//! library, each build would compile it again.
+//! Checks that two builds share compiled libraries if they should. If two builds enabled different features of a
+//! library, the library would be compiled twice.
 
 use serde_json::Value;
 use std::collections::BTreeSet;

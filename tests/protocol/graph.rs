@@ -1,18 +1,18 @@
 //! Builds a graph of all reachable states, and searches it for infinite runs.
 //!
-//! The property `eventually` of `stateright` follows a path only until a state repeats, so it misses failures in a
-//! cycle. The search in this module finds failures in cycles, too. **A thread waits forever** if a fair run can stay in
-//! a strongly connected set of states, and the thread is in the same operation in all of these states.
+//! The property `eventually` of `stateright` follows a path only until a state repeats, so it misses failures inside a
+//! cycle. The search in this module also finds failures inside cycles. **A thread waits forever** if a fair run can
+//! stay in a strongly connected set of states in which the thread is always in the same operation.
 //!
 //! A run is fair if:
-//! * a thread takes its next step if, from some point on, the step is possible in every state (weak fairness);
-//! * a thread that waits for a lock, or a drain that waits for a claim, gets it if it becomes free again and again
-//!   (strong fairness). `std` does not guarantee an order of lock waiters, but a thread that never finds a lock free
-//!   would have to be unlucky each time;
-//! * no section is interrupted again and again without end.
+//! * a thread takes its next step if the step is possible in every state from some point on (weak fairness);
+//! * a thread that waits for a lock, or a drain that waits for a claim, gets it if it becomes free infinitely often
+//!   (strong fairness). `std` guarantees no order of lock waiters, but a thread that never finds a lock free would have
+//!   to be unlucky each time;
+//! * no section is interrupted infinitely often.
 //!
-//! A fair run need not begin operations: threads may stay idle from some point on, and other threads must still stop
-//! waiting.
+//! A fair run need not begin new operations: from some point on, threads may stay idle, and other threads must still
+//! stop waiting.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
@@ -26,8 +26,8 @@ pub(crate) trait FairModel {
     fn moves(&self, state: &Self::State, moves_out: &mut Vec<ThreadMove<Self::State>>);
     fn threads(&self) -> usize;
     /// Returns `true` if the thread is in an operation that must end eventually.
-    fn busy(&self, state: &Self::State, thread: usize) -> bool;
-    /// Returns `true` if the thread waits for a lock, even if the lock is free in this state.
+    fn is_busy(&self, state: &Self::State, thread: usize) -> bool;
+    /// Returns `true` if the thread waits for a lock, even for one that is free in this state.
     fn waits(&self, state: &Self::State, thread: usize) -> bool;
 }
 
@@ -35,9 +35,9 @@ pub(crate) trait FairModel {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadMove<S> {
     pub(crate) thread: usize,
-    /// `true` if the move begins a new operation. A fair run need not contain such moves.
+    /// `true` if the move begins a new operation. A fair run need not contain moves that begin an operation.
     pub(crate) begins: bool,
-    /// The threads whose section this move interrupts, as a bit set.
+    /// The threads whose sections this move interrupts, as a bit set.
     pub(crate) interrupts: u8,
     pub(crate) target: S,
 }
@@ -55,11 +55,11 @@ pub(crate) struct Graph<S> {
     edges: Vec<Edge>,
     /// For each state, the index of its first edge.
     first: Vec<u32>,
-    /// For each state, the state from which the exploration first reached it.
+    /// For each state, the state from which the exploration reached it first.
     sources: Vec<u32>,
     threads: usize,
-    /// For each state, the busy threads as a bit set; the two fields after this one are the waiting threads, and the
-    /// threads that can take a step of their operation.
+    /// For each state, the busy threads as a bit set; the next two fields are the waiting threads, and the threads that
+    /// can continue their operation.
     busy: Vec<u8>,
     waits: Vec<u8>,
     ready_threads: Vec<u8>,
@@ -67,7 +67,7 @@ pub(crate) struct Graph<S> {
 
 /// An infinite run: a path that leads to a cycle of states, and the cycle.
 #[derive(Debug)]
-pub(crate) struct Endless<S> {
+pub(crate) struct EndlessRun<S> {
     /// The thread whose operation does not end.
     pub(crate) thread: usize,
     pub(crate) path: Vec<S>,
@@ -102,7 +102,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
             let mask = |is_in_set: &dyn Fn(usize) -> bool| {
                 (0..graph.threads).map(|t| u8::from(is_in_set(t)) << t).sum::<u8>()
             };
-            graph.busy.push(mask(&|t| model.busy(&state, t)));
+            graph.busy.push(mask(&|t| model.is_busy(&state, t)));
             graph.waits.push(mask(&|t| model.waits(&state, t)));
             model.moves(&state, &mut moves);
             let mut ready = 0;
@@ -134,7 +134,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     }
 
     /// Finds a fair run in which some operation never ends.
-    pub(crate) fn find_endless_fair_run(&self) -> Option<Endless<S>> {
+    pub(crate) fn find_endless_fair_run(&self) -> Option<EndlessRun<S>> {
         let all = || 0..self.states.len() as u32;
         (0..self.threads).find_map(|thread| {
             let busy = |state_index: &u32| self.busy[*state_index as usize] >> thread & 1 == 1;
@@ -142,11 +142,11 @@ impl<S: Copy + Eq + Hash> Graph<S> {
             if let Some(state_index) =
                 all().find(|state_index| busy(state_index) && self.ready_threads[*state_index as usize] == 0)
             {
-                return Some(Endless { thread, path: self.shortest_path_to(state_index), round: vec![] });
+                return Some(EndlessRun { thread, path: self.shortest_path_to(state_index), round: vec![] });
             }
             let round = self.fair_cycle(thread, all().filter(busy).collect())?;
             let states = round.iter().map(|state_index| self.states[*state_index as usize]).collect();
-            Some(Endless { thread, path: self.shortest_path_to(round[0]), round: states })
+            Some(EndlessRun { thread, path: self.shortest_path_to(round[0]), round: states })
         })
     }
 
@@ -194,20 +194,20 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         }
         None
     }
-    /// Returns `true` if a fair run may repeat this move forever while the operation of `thread` does not end.
+    /// Returns `true` if a fair run may repeat this move forever without the end of `thread`'s operation.
     fn keeps_waiting(&self, thread: usize, edge: &Edge) -> bool {
         edge.interrupts >> thread & 1 == 0
     }
 
     /// Returns the strongly connected components of the states in `states` (Tarjan's algorithm, without recursion).
     fn components(&self, thread: usize, states: &[u32], group: &[u32]) -> Vec<Vec<u32>> {
-        const NEW: u32 = u32::MAX;
-        let mut number = vec![NEW; self.states.len()];
+        const UNVISITED: u32 = u32::MAX;
+        let mut number = vec![UNVISITED; self.states.len()];
         let mut lowest = number.clone();
         let mut on_stack = vec![false; self.states.len()];
         let (mut components, mut stack, mut next_number) = (vec![], vec![], 0);
         for start in states.iter().copied() {
-            let mut calls = if number[start as usize] == NEW { vec![(start, 0)] } else { vec![] };
+            let mut calls = if number[start as usize] == UNVISITED { vec![(start, 0)] } else { vec![] };
             while let Some((state_index, edges_done)) = calls.pop() {
                 let (index, edges) = (state_index as usize, self.edges(state_index));
                 if edges_done == 0 {
@@ -224,7 +224,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
                     if group[target] != group[index] || !self.keeps_waiting(thread, edge) {
                         continue;
                     }
-                    if number[target] == NEW {
+                    if number[target] == UNVISITED {
                         descent = Some((i, edge.target));
                         break;
                     }

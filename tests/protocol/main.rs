@@ -1,10 +1,10 @@
 //! Explores models of the protocol between slots, depot, drains, forks and the reaper. The exploration visits all
-//! states, so the number of pre-emptions is unbounded.
+//! states, so it covers any number of pre-emptions.
 //!
 //! The file `model.rs` models one size class: its stacks on three CPUs, its depot and its supplier. The file
 //! `reaper.rs` models how the reaper thread sleeps and wakes up. The checker `stateright` explores each scenario, and
-//! checks the invariants in every state. The file `graph.rs` explores each scenario a second time, to find operations
-//! that never end. Both explorations of a scenario must find the same number of states. Each planted bug must cause the
+//! checks the invariants in every state. The file `graph.rs` explores each scenario again, to find operations that
+//! never end. The two explorations of a scenario must find the same number of states. Each planted bug must cause the
 //! failure that the test expects.
 //!
 //! `PROTOCOL=full` adds larger scenarios. `STORY=1` prints the counterexample traces of planted bugs, and
@@ -25,7 +25,7 @@ use model::ThreadRole::{self, *};
 use model::{Action, ActionKind, Fault, Pc, Protocol, State, inside};
 use stateright::{Checker, Model, Property};
 
-/// A protocol whose states are treated as equal if they differ only in the names of CPUs and rounds.
+/// A protocol in which two states count as equal if they differ only in the names of CPUs and rounds.
 #[derive(Clone)]
 struct CanonicalProtocol {
     protocol: Protocol,
@@ -94,7 +94,7 @@ impl FairModel for CanonicalProtocol {
     fn threads(&self) -> usize {
         self.protocol.roles.len()
     }
-    fn busy(&self, state: &State, thread: usize) -> bool {
+    fn is_busy(&self, state: &State, thread: usize) -> bool {
         !matches!(state.threads[thread].pc, Pc::Idle | Pc::Gone) && state.fault.is_none()
     }
     fn waits(&self, state: &State, thread: usize) -> bool {
@@ -107,7 +107,7 @@ impl FairModel for CanonicalProtocol {
 type Sizes = [u8; 5];
 /// Magazines with one round, a stack that grows from one slot to two slots, and a depot with one magazine.
 const SINGLE_ROUND_SIZES: Sizes = [1, 2, 1, 2, 1];
-/// Sizes with one round more than a stack has slots.
+/// A scenario with one round more than a stack has slots.
 const OVERFLOWING_SIZES: Sizes = [1, 2, 1, 3, 3];
 /// Magazines with two rounds, so that rounds move in batches.
 const PAIRS: Sizes = [2, 2, 1, 3, 1];
@@ -289,9 +289,9 @@ fn every_protocol_state_satisfies_the_invariants() {
     }
 }
 
-/// A planted bug, the mechanisms, sizes and roles that reveal it, and the failure that it must cause.
-type Planted = (Bug, &'static [Mechanism], Sizes, &'static [ThreadRole], &'static str);
-const PLANTED: &[Planted] = &[
+/// A planted bug; the mechanisms, sizes and roles that reveal it; and the failure that it must cause.
+type PlantedBug = (Bug, &'static [Mechanism], Sizes, &'static [ThreadRole], &'static str);
+const PLANTED: &[PlantedBug] = &[
     (NoFence, &[Rseq], SINGLE_ROUND_SIZES, &[User, Drainer], OWNED_REGION_WRITTEN),
     (NoFence, &[Claimed], SINGLE_ROUND_SIZES, &[User, Drainer], ROUND_IN_ONE_PLACE),
     (FencesOne, &[Rseq], SINGLE_ROUND_SIZES, &[User, User, Drainer], OWNED_REGION_WRITTEN),
@@ -390,9 +390,9 @@ fn store_trace(name: &str, story: &uslab_sim::story::Story) {
     }
 }
 
-/// The test renders the file as a page with `uslab story`.
+/// The test passes the file to `uslab story`, which renders it as a web page.
 #[test]
-fn protocol_counterexample_opens_as_an_html_page() {
+fn protocol_counterexample_opens_as_a_web_page() {
     let model = explored(Rseq, 2, SINGLE_ROUND_SIZES, &[User, Drainer], Some(EmptyHasPlaces));
     let Err(failure) = check(&model) else { panic!("expected a planted bug") };
     let directory = tempfile::tempdir().unwrap();

@@ -2,15 +2,15 @@
 //! action at a time.
 //!
 //! An atomic action is a load or store inside a section, a lock acquisition together with all work under the lock, or a
-//! system call. At any time, any thread may do the next action. The number of interruptions and the number of
+//! system call. At any time, any thread may take the next action. The number of interruptions and the number of
 //! operations of a thread are unbounded. A thread may run on any CPU, and may move to another CPU between sections.
 //!
 //! The model covers two mechanisms: restartable sequences and claimed slots. A *restartable sequence* may be aborted
-//! after each of its steps, if another thread runs on its CPU, or if a drain fences its CPU. During a section, a
-//! *claimed slot* belongs to one thread; the section must find the slot free.
+//! after each of its steps, if another thread runs on its CPU, or if a drain fences its CPU. A *claimed slot* belongs
+//! to one thread during a section; the section must find the slot free.
 //!
-//! The model is sequentially consistent, and leaves out statistics, pages that return to the system, failed
-//! allocations, and NUMA nodes. Models under loom cover what this model leaves out.
+//! The model is sequentially consistent; it omits statistics, pages that return to the system, failed allocations, and
+//! NUMA nodes. Models under loom cover the parts that this model omits.
 //!
 //! The specification `uslab_magazine_spec` contains the rules for the depot, for idle stacks and for the growth of
 //! stacks.
@@ -30,7 +30,7 @@ pub(crate) const DEPOT: usize = 2;
 pub(crate) const THREADS: usize = 4;
 /// The largest number of rounds that one thread holds.
 pub(crate) const MAX_HELD_ROUNDS: usize = 3;
-/// The value of a CPU's word (its pointer to a region) while a drain uses the CPU's region.
+/// The value that a CPU's word (its pointer to a region) has while a drain uses the CPU's region.
 const EMPTY: u8 = CPUS as u8;
 
 /// The number of a round (a cached object); 0 means no round.
@@ -58,8 +58,7 @@ pub(crate) enum ThreadRole {
     Reaper,
     /// The thread closes the class and flushes it once.
     Closer,
-    /// When the class has no user left, the thread returns the class's number once; another owner then gets
-    /// it.
+    /// When the class has no user left, the thread returns the class's number once; then another owner gets the number.
     Successor,
     /// The thread forks once; the child of the fork allocates and frees.
     Forker,
@@ -67,24 +66,24 @@ pub(crate) enum ThreadRole {
     Resizer,
 }
 
-/// A planted bug: one wrong line in the protocol.
+/// A planted bug, which changes one line of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bug {
     /// A drain does not wait for threads that are inside a section.
     NoFence,
     /// A drain of several CPUs fences only one of the CPUs.
     FencesOne,
-    /// A drain takes the rounds first, and fences the CPU afterwards.
+    /// A drain takes the rounds before it fences the CPU.
     TakesBeforeFence,
-    /// A drain restores a CPU's word before it has finished its work on the CPU's region.
+    /// A drain restores a CPU's word before it has finished its work on that CPU's region.
     PutBackEarly,
-    /// The empty region wrongly has room for a round.
+    /// The empty region has room for a round, although no round may be stored there.
     EmptyHasPlaces,
     /// A section uses a region that it loaded before the section began.
     StaleRegion,
     /// A batch is committed before its rounds are stored.
     BatchCommittedEarly,
-    /// A batch operation writes rounds beyond the limit of the stack.
+    /// A batch operation writes rounds beyond the stack's limit.
     WidensBeyondLimit,
     /// Drains do not take the lock that excludes other drains.
     DrainsWithoutLock,
@@ -96,15 +95,15 @@ pub(crate) enum Bug {
     StaysOpen,
     /// A cache miss reopens a class that a drain has closed.
     OpensBesideDrain,
-    /// A drain does not take over the rounds that an earlier sweep took.
+    /// A drain does not take over rounds that an earlier sweep has taken.
     SweepForgotten,
     /// A drain ends without reopening the class.
     NeverReopens,
-    /// When a drain closes a class, it skips empty stacks, so they stay open.
+    /// A drain that closes a class skips empty stacks, so these stacks stay open.
     ClosedStaysOpen,
     /// A closed depot still accepts magazines.
     ClosedDepotTakes,
-    /// The number of the class is returned after the rounds of only one CPU were checked.
+    /// The class's number is returned although only one CPU was checked for rounds.
     RetiresOneCpu,
     /// The depot still counts a magazine that it has handed out.
     DepotKeeps,
@@ -114,11 +113,11 @@ pub(crate) enum Bug {
     ForkSkipsDrains,
     /// A forked child keeps the claims of threads that do not exist in it.
     ClaimsOutlive,
-    /// A forked child waits for drains of threads that do not exist in it.
+    /// A forked child waits for drains by threads that do not exist in it.
     DrainsOutlive,
     /// A forked child loses the rounds that drains in the parent had taken.
     ChildLosesTaken,
-    /// If an allocation finds no open stack, it retries without end.
+    /// An allocation that finds no open stack retries without end.
     TriesAgain,
     /// A cache miss waits for the drain lock while it holds the depot's lock.
     LocksOutOfOrder,
@@ -137,13 +136,13 @@ pub(crate) enum Fault {
     BeyondReach,
     /// A stack entry below the stack's length contains no round.
     NoRound,
-    /// A drain found rounds on a stack although another drain had already taken them.
+    /// A drain found rounds on a stack from which another drain had already taken them.
     TakenTwice,
     /// A round was returned to the supplier a second time.
     BackTwice,
-    /// A round of the class number's previous owner appeared.
+    /// A round that belongs to the class number's previous owner appeared.
     OldRound,
-    /// The same drain ended twice.
+    /// A drain ended twice.
     EndedTwice,
     /// In the child of a fork, a CPU has no region.
     AwayInChild,
@@ -173,14 +172,14 @@ impl Fault {
 /// A region, which is one CPU's stack of the class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Region {
-    /// `true` if the region's memory is committed, so that it may be written to.
+    /// `true` if the region's memory is committed and may therefore be written to.
     pub(crate) committed: bool,
     pub(crate) len: u8,
     pub(crate) cap: u8,
     /// The capacity of the stack in rounds; 0 if the stack is closed.
     pub(crate) limit: u8,
     usage: Usage,
-    /// The number of rounds that a drain has taken from this stack but has not begun to flush.
+    /// The number of rounds that a drain has taken from this stack and has not begun to flush.
     pub(crate) taken_count: u8,
     /// The drain that has taken these rounds from the stack.
     taking_drain: u8,
@@ -205,7 +204,7 @@ impl Region {
 /// The data of the class in the table, which the drain lock protects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
-    /// The limit of the class's stacks if no drain is active; 0 if the class is closed permanently.
+    /// The limit of the class's stacks while no drain is active; 0 if the class is closed permanently.
     pub(crate) open: u8,
     /// The current limit of the class's stacks.
     pub(crate) limit: u8,
@@ -320,7 +319,7 @@ pub(crate) struct Thread {
     at: u8,
     /// The region that the section has loaded.
     region: u8,
-    /// The stack length that the section has read; the field after it is the `cap` that the section stores.
+    /// The stack length that the section has read; the next field is the `cap` that the section stores.
     len: u8,
     cap: u8,
     /// The rounds that the section has read from the stack.
@@ -336,8 +335,8 @@ pub(crate) struct Thread {
     /// The rounds that the thread holds as a user of the class.
     pub(crate) held_rounds: [Round; MAX_HELD_ROUNDS],
     pub(crate) held_count: u8,
-    /// The CPUs that the thread's drain must still visit, as a bit set; the next bit set contains the CPUs whose
-    /// regions the drain has detached.
+    /// The CPUs that the thread's drain must still visit, as a bit set; the next bit set has the CPUs whose regions the
+    /// drain has detached.
     todo: u8,
     detached: u8,
     /// The drain whose rounds this thread flushes.
@@ -383,17 +382,16 @@ const IDLE_THREAD: Thread = Thread {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) regions: [Region; CPUS],
-    /// The CPUs that are without their region, as a bit set; the next bit set contains the CPUs whose region a drain
-    /// owns.
+    /// The CPUs without their region, as a bit set; the next bit set has the CPUs whose region a drain owns.
     pub(crate) detached: u8,
     owned: u8,
     pub(crate) number: Number,
     pub(crate) depot: Depot,
-    /// The thread that holds the drain lock, counted from 1, or 0; the next field is the same for the depot's lock.
+    /// The thread that holds the drain lock, counted from 1, or 0; the next field is the holder of the depot's lock.
     pub(crate) drains: u8,
     pub(crate) depot_lock: u8,
-    /// The rounds that the supplier holds, as a bit set. The next two bit sets are the rounds that were lost with the
-    /// parent's other threads, and the rounds of the class number's previous owner.
+    /// The rounds that the supplier holds, as a bit set. The next two bit sets are the rounds lost with the parent's
+    /// other threads, and the rounds of the class number's previous owner.
     pub(crate) supplier: u16,
     pub(crate) lost_rounds: u16,
     pub(crate) dead_rounds: u16,
@@ -410,8 +408,8 @@ pub(crate) enum ActionKind {
     Begin(Op),
     /// The thread does the next step of its operation.
     Step,
-    /// The thread does the next step on this CPU: it begins a section, reads the CPU's number, or continues a
-    /// drain of this CPU.
+    /// The thread does the next step on this CPU: it begins a section, reads the CPU's number, or continues its drain
+    /// of the CPU.
     On(u8),
     /// Another thread or a drain interrupts the thread's section, which will restart.
     Abort,
@@ -494,11 +492,11 @@ impl Protocol {
     fn fresh(&self, owner: u8) -> u16 {
         (1..=self.rounds).map(|round| bit(round + owner * self.rounds)).sum()
     }
-    fn role(&self, s: &State, thread: usize) -> ThreadRole {
+    fn role_of_thread(&self, s: &State, thread: usize) -> ThreadRole {
         if s.child { ThreadRole::User } else { self.roles[thread] }
     }
 
-    /// Appends all actions that are possible in this state to `actions`. A step that has to wait is not appended.
+    /// Appends all actions that are possible in this state to `actions`. A step that must wait is not appended.
     pub(crate) fn actions(&self, s: &State, actions: &mut Vec<Action>) {
         if s.fault.is_some() {
             return;
@@ -554,7 +552,7 @@ impl Protocol {
                 );
             at == thread || matches!(u.pc, Pc::Idle | Pc::Gone) && u.held_count == 0 || sweeps
         };
-        match self.role(s, thread) {
+        match self.role_of_thread(s, thread) {
             // The owner's last user returns the number, so no user begins another operation.
             ThreadRole::User if s.threads.iter().any(|t| t.op == Op::Retire) => [None; 2],
             ThreadRole::User => {
@@ -592,8 +590,8 @@ impl Protocol {
             _ => true,
         }
     }
-    /// Returns `true` if the thread waits for a lock or a claim. A thread that waits for a lock or claim gets
-    /// it eventually if it is free again and again.
+    /// Returns `true` if the thread waits for a lock or a claim. A thread that waits for a lock or claim gets it
+    /// eventually if it is free infinitely often.
     pub(crate) fn waits(pc: Pc) -> bool {
         matches!(
             pc,
@@ -684,8 +682,8 @@ impl Protocol {
 
     // ---- sections ----
 
-    /// Interrupts the section on this CPU, because another thread runs there or a fence arrives; the section will
-    /// restart.
+    /// Interrupts the section on this CPU and makes it restart, because another thread runs on the CPU or a fence
+    /// arrives.
     fn interrupt(s: &mut State, cpu: u8, other_than: usize) {
         for (i, t) in s.threads.iter_mut().enumerate() {
             if i != other_than && inside(t.pc).is_some() && t.at == cpu {
@@ -710,7 +708,7 @@ impl Protocol {
         fault.is_none()
     }
     /// Returns the rounds that a section pushes on the stack.
-    fn pushed(t: &Thread, stage: Stage) -> ([Round; BATCH], u8) {
+    fn pushed_rounds(t: &Thread, stage: Stage) -> ([Round; BATCH], u8) {
         match stage {
             Stage::Rest | Stage::RestAgain => (t.carried, t.carried_count),
             _ => ([t.own_round, 0], 1),
@@ -755,7 +753,7 @@ impl Protocol {
             }
             Pc::Write(stage) => {
                 if self.writes(s, this_thread, t.region) {
-                    let (rounds, n) = Self::pushed(&t, stage);
+                    let (rounds, n) = Self::pushed_rounds(&t, stage);
                     let region = &mut s.regions[usize::from(t.region)];
                     if usize::from(t.len + n) > PLACES || t.len + n > self.reach {
                         s.fault = Some(Fault::BeyondReach);
@@ -776,7 +774,7 @@ impl Protocol {
                 if !self.writes(s, this_thread, t.region) {
                     return;
                 }
-                let (_, n) = Self::pushed(&t, stage);
+                let (_, n) = Self::pushed_rounds(&t, stage);
                 let region = &mut s.regions[usize::from(t.region)];
                 let thread = &mut s.threads[this_thread];
                 match stage {
@@ -815,9 +813,9 @@ impl Protocol {
             _ => unreachable!("{:?} is not a step of a section", t.pc),
         }
     }
-    /// Does all reads of a section that precede its first store.
+    /// Does all reads of a section before its first store.
     fn read(&self, s: &mut State, this_thread: usize, stage: Stage, region: &Region) {
-        let (_, n) = Self::pushed(&s.threads[this_thread], stage);
+        let (_, n) = Self::pushed_rounds(&s.threads[this_thread], stage);
         let t = &mut s.threads[this_thread];
         t.len = region.len;
         match stage {
@@ -1349,7 +1347,7 @@ impl Protocol {
         region.update_region_usage();
     }
 
-    /// Forks the process: this thread continues as the child, and rounds that other threads carried are lost.
+    /// Forks the process: this thread continues as the child, and rounds held by other threads are lost.
     fn child(&self, s: &mut State, this_thread: usize) {
         if s.detached != 0 {
             s.fault = Some(Fault::AwayInChild);
@@ -1425,7 +1423,7 @@ impl Protocol {
             (self.fresh(0) | self.fresh(1) & if s.dead_rounds == 0 { 0 } else { !0 }) & !s.dead_rounds;
         (1..16).all(|round: usize| living_rounds & bit(round) == 0 || times[round] == 1) && times[0] == 0
     }
-    /// Returns `true` if no stack has more rounds than its capacity, or a larger capacity than its maximum.
+    /// Returns `true` if no stack exceeds its capacity, and no capacity exceeds its maximum.
     pub(crate) fn stacks_in_limit(&self, s: &State) -> bool {
         // In a child, rounds that a drain had taken are on their stack again, which has no places until the next push.
         let max_places = |region: &Region| if s.child { self.reach } else { region.cap };
@@ -1434,7 +1432,7 @@ impl Protocol {
         s.regions.iter().all(is_valid)
     }
     /// Returns `false` if all threads are idle although a region is claimed, locked, detached or taken, or the class is
-    /// wrongly closed.
+    /// closed by mistake.
     pub(crate) fn is_idle_state_clean(&self, s: &State) -> bool {
         let is_working = s.threads.iter().any(|t| !matches!(t.pc, Pc::Idle | Pc::Gone));
         let number = &s.number;
@@ -1446,16 +1444,16 @@ impl Protocol {
 
     // ---- equivalent states ----
 
-    /// Returns the canonical state of all states that differ only in the names of CPUs and rounds. CPUs are sorted by
-    /// their contents, and rounds are numbered in the order in which they appear.
+    /// Returns the canonical form of the state; states that differ only in the names of CPUs and rounds have the same
+    /// canonical form. CPUs are sorted by their contents, and rounds are numbered in the order in which they appear.
     pub(crate) fn canonical(&self, before: &State) -> State {
         let mut s = self.without_unread_values(before);
         self.sort_cpus_canonically(&mut s);
         self.rename_rounds_canonically(&mut s);
         s
     }
-    /// Returns `true` if a state equals the canonical state except for names. Identical CPUs may have any order in a
-    /// canonical state.
+    /// Returns `true` if a state equals its canonical form except for names. CPUs with the same contents may have any
+    /// order in a canonical state.
     pub(crate) fn is_symmetric_to(&self, state: &State, canonical: &State) -> bool {
         let state = self.without_unread_values(state);
         let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -1466,7 +1464,7 @@ impl Protocol {
             renamed == *canonical
         })
     }
-    /// Returns the state without the values that no later step reads.
+    /// Returns the state without the values that are never read by a later step.
     pub(crate) fn without_unread_values(&self, state: &State) -> State {
         let mut s = *state;
         self.clear_unread_values(&mut s);
@@ -1478,7 +1476,7 @@ impl Protocol {
             for t in s.threads.iter().filter(|t| usize::from(t.at) == cpu) {
                 used_rounds = used_rounds.max(t.remaining);
                 if let Pc::Commit(stage) = t.pc {
-                    used_rounds = used_rounds.max(t.len + Self::pushed(t, stage).1);
+                    used_rounds = used_rounds.max(t.len + Self::pushed_rounds(t, stage).1);
                 }
             }
             s.regions[cpu].places[PLACES.min(usize::from(used_rounds))..].fill(0);

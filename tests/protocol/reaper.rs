@@ -1,8 +1,8 @@
 //! Models the reaper that a subsystem starts automatically: how it sleeps, wakes up, exits, and restarts in a forked
-//! child (`slab/src/reclaim/reaper/background.rs`). This file does not model the work of a reap, which is an operation
+//! child (`slab/src/reclaim/reaper/background.rs`). The work of a reap is not modelled here, because it is an operation
 //! in `model.rs`.
 //!
-//! Threads free pages, and count them, under the lock of a zone. Of this count, the model keeps only one bit, which the
+//! Threads free pages, and count them, under the lock of a zone. The model represents this count by one bit, which the
 //! reaper reads. The bit is `true` if pages were freed since the reaper last read the count. In the model, a sleep may
 //! time out at any time, so the invariants hold for every reap interval.
 
@@ -11,17 +11,17 @@ use crate::graph::{FairModel, ThreadMove};
 /// The number of threads that free pages.
 const FREEING_THREADS: usize = 2;
 /// The number of consecutive reap intervals without work after which the reaper sleeps.
-const QUIET: u8 = 2;
+const MAX_QUIET_INTERVALS: u8 = 2;
 const REAPER_THREAD: usize = 0;
-/// The number of the thread that allocates, which makes the subsystem grow; finally it drops the subsystem.
+/// The number of the thread that allocates and makes the subsystem grow; at the end, it drops the subsystem.
 const GROWING_THREAD: usize = 1;
-/// A pseudo-thread that is busy from the drop of the subsystem until the reaper has exited.
+/// A pseudo-thread that is busy from the drop of the subsystem until the exit of the reaper.
 const END: usize = 2 + FREEING_THREADS;
 
-/// A planted bug: one wrong line in the reaper.
+/// A planted bug, which changes one line of the reaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// The reaper announces that it will sleep, but does not check for work once more.
+    /// The reaper announces that it will sleep, but does not check for work again before it sleeps.
     LooksOnce,
     /// A free checks the reaper's state before it counts the pages that it frees.
     WakesBeforeItCounts,
@@ -29,7 +29,7 @@ pub(crate) enum Bug {
     StaysAsleep,
     /// The child of a fork assumes that the reaper's thread exists in it.
     ChildBelieves,
-    /// After the system has once refused to start the thread, the start is never tried again.
+    /// After the system has refused to start the thread once, no further start is tried.
     RefusedForGood,
     /// The reaper keeps a reference to the subsystem while it sleeps.
     KeepsSubsystem,
@@ -113,7 +113,11 @@ impl Reaper {
             ReaperState::Count => {
                 new_state.quiet_intervals = if s.changed { 0 } else { s.quiet_intervals + 1 };
                 new_state.changed = false;
-                if new_state.quiet_intervals < QUIET { ReaperState::Nap } else { ReaperState::SayAsleep }
+                if new_state.quiet_intervals < MAX_QUIET_INTERVALS {
+                    ReaperState::Nap
+                } else {
+                    ReaperState::SayAsleep
+                }
             }
             // The thread was unparked, or the interval has passed.
             ReaperState::Nap => {
@@ -240,7 +244,7 @@ impl FairModel for Reaper {
     fn threads(&self) -> usize {
         END + 1
     }
-    fn busy(&self, s: &State, thread: usize) -> bool {
+    fn is_busy(&self, s: &State, thread: usize) -> bool {
         match thread {
             // Pages were freed, so an interval has to follow.
             REAPER_THREAD => s.has_unreaped_pages && s.has_users,

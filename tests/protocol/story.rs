@@ -14,7 +14,7 @@ fn set(rounds_in: u16) -> String {
     rounds(&(0..16).filter(|round| rounds_in >> round & 1 == 1).collect::<Vec<u8>>())
 }
 
-/// Returns the parts of a state that a trace shows to the reader.
+/// Returns the parts of a state that a trace shows.
 fn parts(protocol: &Protocol, s: &State) -> StateParts {
     let mut parts = StateParts::new();
     let mut insert = |name: String, value: String| _ = parts.insert(name, value);
@@ -144,8 +144,8 @@ fn describe(protocol: &Protocol, before: &State, action: Action) -> String {
     }
 }
 
-/// Builds a trace from a path of canonical states. The names of CPUs and rounds differ between canonical states; the
-/// trace keeps one name for each CPU and round.
+/// Builds a trace from a path of canonical states. Canonical states may use different names for the same CPU or round;
+/// the trace keeps one name for each.
 pub(crate) fn trace_of(protocol: &Protocol, title: &str, path: &[State], end: &str) -> Story {
     let mut state = protocol.start();
     let mut known_parts = StateParts::new();

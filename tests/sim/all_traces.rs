@@ -1,7 +1,7 @@
 //! Compares the facts that `uslab` computes with every number in each `facts.json` in the folder `USLAB_TRACES`.
 //!
-//! An independent program computed the facts in `facts.json`, which is stored next to the trace. A trace is a subfolder
-//! with a `facts.json` and a `trace.txt.zst` or `trace.txt`.
+//! An independent program computed the facts in `facts.json`, which is in the same folder as the trace. A trace is a
+//! subfolder with a `facts.json` and a `trace.txt.zst` or `trace.txt`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -101,14 +101,14 @@ fn compare(folder: &Path) -> Comparison {
                 let (ours, all) = counted(fact, &facts, theirs);
                 comparison.value(fact, ours, &all);
             }
-            _ => comparison.value(fact, simple(fact, &facts), theirs),
+            _ => comparison.value(fact, whole_fact_value(fact, &facts), theirs),
         }
     }
     comparison
 }
 
 /// Returns the value of a fact that is not compared by its parts.
-fn simple(fact: &str, facts: &Facts) -> Value {
+fn whole_fact_value(fact: &str, facts: &Facts) -> Value {
     let (objects, pages, sources) = (&facts.objects, &facts.pages, facts.name_sources);
     let map =
         |pairs: &[(String, u64)]| Value::Object(pairs.iter().map(|(k, n)| (k.clone(), json!(n))).collect());

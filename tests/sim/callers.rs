@@ -1,5 +1,5 @@
-//! Tests `uslab replay --callers`, which shows who leaks, by call site, process and control group, and which objects
-//! keep partial slabs in memory.
+//! Tests `uslab replay --callers`, which shows leaks by call site, process and control group, and objects that keep
+//! slabs partial.
 
 use crate::cli::{exit_and_output, refused, replay_json, uslab};
 use serde_json::{Value, json};
@@ -54,7 +54,7 @@ fn recording(folder: &Path, in_use: Option<u64>) -> String {
     trace.to_str().unwrap().to_owned()
 }
 
-fn looks(trace: &str) -> Vec<(String, String)> {
+fn leak_guesses(trace: &str) -> Vec<(String, String)> {
     let report = replay_json(&[trace, "--callers"]);
     let sites = report["callers"]["live"]["sites"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -71,7 +71,7 @@ fn kernel_tables_can_refute_a_suspected_leak() {
     let expect =
         |node: &str| [("entry", "growing"), ("node", node)].map(|(a, b)| (a.to_owned(), b.to_owned()));
     let trace = recording(folder.path(), Some(12));
-    assert_eq!(looks(&trace), expect("freed-unseen"));
+    assert_eq!(leak_guesses(&trace), expect("freed-unseen"));
     let report = replay_json(&[&trace, "--callers"]);
     let sites = report["callers"]["live"]["sites"].as_array().unwrap();
     let node = sites.iter().find(|site| site["cache"] == "node").unwrap();
@@ -90,7 +90,7 @@ fn kernel_tables_can_refute_a_suspected_leak() {
         "{out}"
     );
     at(
-        "newque+0x2e/0x190 keeps 25 KiB of entry: 400 of its 400 allocations were not freed, and some of each quarter of the workload.",
+        "newque+0x2e/0x190 keeps 25 KiB of entry: 400 of its 400 allocations were not freed. These include allocations from each quarter of the workload.",
     );
     at("According to the kernel's tables, entry has 400 more objects in use.");
     // Regression test: the row did not show how many of its objects were no longer there.
@@ -102,14 +102,14 @@ fn kernel_tables_can_refute_a_suspected_leak() {
     // With tables that agree, and without tables.
     let folder = tempfile::tempdir().unwrap();
     let trace = recording(folder.path(), Some(395));
-    assert_eq!(looks(&trace), expect("growing"));
+    assert_eq!(leak_guesses(&trace), expect("growing"));
     let (_, out, _) = exit_and_output(&uslab(&["replay", &trace, "--callers"]));
     assert!(out.contains("grows: a leak, or a cache; up to 5 of them freed without an event\n"), "{out}");
     let folder = tempfile::tempdir().unwrap();
-    assert_eq!(looks(&recording(folder.path(), None)), expect("growing"));
+    assert_eq!(leak_guesses(&recording(folder.path(), None)), expect("growing"));
 }
 
-/// Regression test: if a leak began after the first quarter of the trace, the report said that no site leaks.
+/// Regression test: if a leak began after the first quarter of the trace, the report stated that no site leaks.
 #[test]
 fn leak_beginning_after_the_first_quarter_is_reported() {
     let folder = tempfile::tempdir().unwrap();
@@ -132,10 +132,10 @@ fn leak_beginning_after_the_first_quarter_is_reported() {
     std::fs::write(&trace, text + &mark(5000, "WORKLOAD end")).unwrap();
     let trace = trace.to_str().unwrap();
     let expect = [("entry", "growing"), ("node", "mixed")].map(|(a, b)| (a.to_owned(), b.to_owned()));
-    assert_eq!(looks(trace), expect);
+    assert_eq!(leak_guesses(trace), expect);
     let (_, out, _) = exit_and_output(&uslab(&["replay", trace, "--callers"]));
     for part in [
-        "newque+0x2e/0x190 keeps 21 KiB of entry: 339 of its 339 allocations were not freed, and some of each quarter of the workload from the \
+        "newque+0x2e/0x190 keeps 21 KiB of entry: 339 of its 339 allocations were not freed. These include allocations from each quarter of the workload from the \
          second one on.",
         "Objects that live longer than this workload (0.0 s) look like a leak",
     ] {
@@ -143,7 +143,7 @@ fn leak_beginning_after_the_first_quarter_is_reported() {
     }
 }
 
-/// Without the kernel's tables, the trace still shows which objects of the call site were freed, because their
+/// Without the kernel's tables, the trace still shows which of the call site's objects were freed, because their
 /// addresses were allocated again.
 #[test]
 fn call_site_with_untraced_frees_is_not_a_leak() {
@@ -160,7 +160,7 @@ fn call_site_with_untraced_frees_is_not_a_leak() {
     std::fs::write(&trace, text).unwrap();
     let trace = trace.to_str().unwrap();
     let expect = [("entry", "growing"), ("node", "freed-unseen")].map(|(a, b)| (a.to_owned(), b.to_owned()));
-    assert_eq!(looks(trace), expect);
+    assert_eq!(leak_guesses(trace), expect);
 }
 
 /// The option `perf script -F +cgroup` prints the control group after the fields.
@@ -253,7 +253,7 @@ fn each_partial_slab_is_listed_with_object_ages() {
 
 /// Regression test: the report did not show memory that was allocated before the workload.
 #[test]
-fn memory_older_than_the_workload_is_shown_on_request() {
+fn live_all_option_shows_memory_older_than_the_workload() {
     let of = |which: &[&str]| replay_json(&[&["--callers"], which].concat())["callers"]["live"].clone();
     let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"));
     let (workload, all) = (of(&[]), of(&["--live", "all"]));
@@ -264,16 +264,16 @@ fn memory_older_than_the_workload_is_shown_on_request() {
     assert!(number(&older["objects"]) > 0 && all.get("older").is_none(), "{older}");
     let (_, out, _) = exit_and_output(&uslab(&["replay", "--callers=3"]));
     assert!(
-        out.contains("in kmalloc caches (`--live all` shows them). The most is from one call site: "),
+        out.contains("in kmalloc caches (`--live all` shows them). The call site with the most of it has "),
         "{out}"
     );
     refused(&["replay", "--live", "all"], &["--callers"]);
     refused(&["replay", "--callers", "--live", "old"], &["--live", "old", "workload, all"]);
 }
 
-/// The report also shows the number of frees on another CPU.
+/// The report also shows the number of objects that were freed on another CPU.
 #[test]
-fn report_counts_frees_on_another_cpu() {
+fn caller_report_counts_objects_freed_on_another_cpu() {
     let (_, out, _) = exit_and_output(&uslab(&["replay", "--all"]));
     assert!(out.contains("6,592 freed on another CPU (2.58 %)"), "{out}");
     assert!(out.contains("remote % = share of the frees whose allocation is in the trace"), "{out}");

@@ -207,7 +207,7 @@ fn replay_refuses_the_seed_option() {
 
 /// Regression test: the introduction of a table was printed without the table.
 #[test]
-fn option_all_shows_every_cache_of_the_bundled_trace() {
+fn all_option_shows_every_cache_of_the_bundled_trace() {
     let (code, out, err) = exit_and_output(&uslab(&["replay", "--all"]));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     assert!(out.contains("the bundled trace: 721,538 events on 4 CPUs\n"), "{out}");
@@ -219,7 +219,7 @@ fn option_all_shows_every_cache_of_the_bundled_trace() {
 }
 
 /// Regression test: a simulated machine with 64 CPUs was reported as the real kernel's machine, and CPUs without events
-/// were silently omitted. The report attributed frees on the allocating CPU to "another CPU".
+/// were omitted without a note. The report also attributed frees on the allocating CPU to "another CPU".
 #[test]
 fn report_distinguishes_traced_simulated_and_used_cpus() {
     let introduction = |args: &[&str]| exit_and_output(&uslab(&[&["replay"][..], args].concat())).1;
@@ -228,14 +228,14 @@ fn report_distinguishes_traced_simulated_and_used_cpus() {
     assert!(out.contains("Simulated: 64 CPUs, 1 node") && out.contains("4 CPUs used"), "{out}");
     let out = introduction(&["--cpus", "1"]);
     assert!(out.contains("a real Linux kernel (6.1, 4 CPUs)"), "{out}");
-    assert!(out.contains("all of the trace's run on it"), "{out}");
+    assert!(out.contains("all CPUs of the trace run on this CPU"), "{out}");
     assert!(
         out.contains(" 0  frees came from another CPU than the allocation (6,592 on the traced"),
         "{out}"
     );
     let out = introduction(&["--nodes", "2"]);
-    assert!(out.contains("of them from another node: directly"), "{out}");
-    assert!(!out.contains("needed nothing special"), "{out}");
+    assert!(out.contains("of these frees came from another node: directly"), "{out}");
+    assert!(!out.contains("took the same path"), "{out}");
 
     let path = sample("ftrace-6.1.txt.zst");
     let path = path.to_str().unwrap();
@@ -245,7 +245,7 @@ fn report_distinguishes_traced_simulated_and_used_cpus() {
     assert!(line.starts_with("Simulated: 1,024 CPUs, 16 nodes, "), "{line}");
     assert!(line.ends_with("; 4 CPUs used; the others have no event; 1 node used"), "{line}");
     let line = second(&page(&["--cpus", "2"]));
-    assert!(line.ends_with("; CPU n of the trace is CPU n modulo 2"), "{line}");
+    assert!(line.ends_with("; CPU n of the trace runs as CPU n modulo 2"), "{line}");
     let machines = |args: &[&str]| {
         let report = replay_json(&[&[path][..], args].concat());
         let number = |of: &str, field: &str| report[of][field].as_u64().unwrap();
@@ -283,7 +283,7 @@ fn time_per_operation_counts_only_replayed_operations() {
 /// Regression test: the watermarks of the simulated zones did not include the pages that a kernel with huge pages keeps
 /// free.
 #[test]
-fn min_watermark_includes_the_pages_for_huge_pages() {
+fn minimum_watermark_includes_pages_reserved_for_huge_pages() {
     let trace = Folder::new();
     let trace = trace.file("trace", SMALL);
     let report = replay_json(&[&trace, "--limit-memory", "1G"]);
@@ -299,7 +299,7 @@ fn first_lines(args: &[&str], input: &str) -> Vec<String> {
     out.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// Regression test: the defects of these traces were not reported; only the truncated line was, and it caused the whole
+/// Regression test: the defects of these traces were not reported, except a truncated line, which caused the whole
 /// trace to be refused.
 #[test]
 fn report_begins_with_warnings_about_trace_defects() {
@@ -313,13 +313,13 @@ fn report_begins_with_warnings_about_trace_defects() {
     for hashed in ["ftrace-6.12-tgid-hashed.txt.zst", "ftrace-6.18-hashed.txt.zst"] {
         let said = of(hashed);
         assert!(
-            said.starts_with("WARNING: pointers are hashed: which pages are slabs cannot be known."),
+            said.starts_with("WARNING: pointers are hashed: the replay cannot distinguish slab pages"),
             "{said}"
         );
     }
     // Its addresses were moved and no longer correspond to its page frame numbers.
     let moved = of("perf-script-6.18.txt.zst");
-    assert!(moved.contains("which pages are slabs cannot be known"), "{moved}");
+    assert!(moved.contains("the replay cannot distinguish slab pages"), "{moved}");
 
     let lines: Vec<&str> = SMALL.lines().collect();
     let short = lines[..lines.len() - 1].join("\n") + "\n";
@@ -414,7 +414,7 @@ fn subcommand_with_invalid_utf_8_is_refused() {
 }
 
 #[test]
-fn error_names_the_file_that_is_not_a_trace() {
+fn error_message_names_the_file_that_is_not_a_trace() {
     let folder = Folder::new();
     let here = folder.0.path().to_str().unwrap();
     refused(&["replay", "/no/such/trace"], &["/no/such/trace"]);
@@ -452,7 +452,7 @@ fn truncated_compressed_trace_gives_a_single_line_error() {
 }
 
 #[test]
-fn error_about_an_impossible_value_names_the_line() {
+fn trace_error_names_the_line_of_an_impossible_value() {
     let folder = Folder::new();
     let order = folder.file("order", SMALL.replace("order=3", "order=11"));
     refused(&["replay", &order], &[&format!("{order}:7"), "10"]);
@@ -584,7 +584,7 @@ fn malloc_trace_of_a_program_is_replayed_with_kmalloc() {
     assert_eq!(large["operations"]["max"], 2.0);
     let (code, out, _) = exit_and_output(&uslab(&["replay", &trace]));
     assert_eq!(code, Some(0));
-    assert!(out.contains("1 requested 0 bytes, and got an object of the smallest size class"), "{out}");
+    assert!(out.contains("1 allocations requested 0 bytes, and got an object"), "{out}");
     assert!(out.contains("WARNING: 1 allocations above 4 MiB were omitted"), "{out}");
     // The block is larger than a design's machine has memory. Regression test: the design did not report the failure.
     let large = folder.file("large.trace", "Alloc(1048576),\n".repeat(1100));
@@ -618,12 +618,12 @@ fn trace_generated_from_a_size_distribution_is_reproducible() {
     };
     assert_eq!(caches(&report), caches(&replay_json(&[&trace])));
     let first = first_lines(&[&trace], "").join("\n");
-    assert!(first.contains("WARNING: generated from a distribution"), "{first}");
+    assert!(first.contains("WARNING: the trace was generated from a distribution"), "{first}");
     let none = folder.file("none.csv", "8, 0, 1\n");
     refused(&["replay", &none], &[&none, "no event in 1 lines"]);
 }
 
-/// Regression test: operations of CPUs above the maximum were silently attributed to the last CPU.
+/// Regression test: operations of CPUs above the maximum were attributed to the last CPU without a note.
 #[test]
 fn trace_with_too_many_cpus_is_refused() {
     let trace = SMALL.replace("[001]", "[1500]");
@@ -652,7 +652,7 @@ fn out_of_range_option_error_lists_accepted_values() {
     refused(&["replay", "--cpus", "0"], &["--cpus 0", "1 to 1024"]);
     refused(&["replay", "--cpus", "1025"], &["--cpus 1025", "1 to 1024"]);
     refused(&["replay", "--nodes", "17"], &["--nodes 17", "1 to 16"]);
-    refused(&["replay", "--cpus", "2", "--nodes", "4"], &["--nodes 4", "2 CPUs"]);
+    refused(&["replay", "--cpus", "2", "--nodes", "4"], &["--nodes 4", "at most 2, one node for each CPU"]);
     refused(&["replay", "--snapshot-every", "0"], &["--snapshot-every 0"]);
     refused(&["replay", "--magazine", "big"], &["--magazine", "auto", "off"]);
     // Regression test: a value larger than a magazine can hold was silently reduced.
@@ -683,10 +683,10 @@ fn failed_report_write_leaves_no_partial_file() {
     assert_eq!(read["events_total"], 3);
 }
 
-/// Regression test: if the report was written to a device, a file replaced the device. When run as root, this replaced
-/// the machine's `/dev/null`.
+/// Regression test: if the report was written to a device, a file replaced the device. When the command ran as root,
+/// this replaced the machine's `/dev/null`.
 #[test]
-fn writing_a_report_does_not_replace_a_device() {
+fn report_output_does_not_replace_a_device_file() {
     use std::os::unix::fs::FileTypeExt;
     let folder = Folder::new();
     let pipe = folder.0.path().join("pipe");
@@ -702,7 +702,7 @@ fn writing_a_report_does_not_replace_a_device() {
     assert_eq!(read["rows"][0]["size"], 192);
 }
 
-/// Regression test: if the first event of a cache was a free, the replay used objects of 8 bytes for the whole cache.
+/// Regression test: if the first event of a cache was a free, the replay used objects of 8 bytes for this cache.
 #[test]
 fn cache_seen_first_in_a_free_gets_its_size() {
     let folder = Folder::new();
@@ -783,7 +783,7 @@ fn slab_order_above_255_is_refused() {
 
 #[test]
 fn endless_kernel_table_is_refused() {
-    refused(&["geometry", "--against", "/dev/zero"], &["/dev/zero", "more than 16 MiB"]);
+    refused(&["geometry", "--against", "/dev/zero"], &["/dev/zero", "longer than 16 MiB"]);
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl TraceCompression {
 pub(crate) const X86_64_BASE: u64 = 0xffff_8880_0000_0000;
 
 /// The largest offset of an address in the direct map.
-const MAPPED: u64 = 64 << 40;
+const DIRECT_MAP_BYTES: u64 = 64 << 40;
 
 /// Replaces each direct-map address in a text by the result of the function `address`.
 pub(crate) fn replace_direct_map_addresses(text: &[u8], address: impl Fn(u64) -> u64) -> Vec<u8> {
@@ -74,7 +74,7 @@ pub(crate) fn replace_direct_map_addresses(text: &[u8], address: impl Fn(u64) ->
 /// Converts an address of a sample to an address on an arm64 machine that maps page frame 0 at `base`. The conversion
 /// keeps the page frame number and the offset in the page.
 pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u64 {
-    match real.checked_sub(X86_64_BASE).filter(|offset| *offset < MAPPED) {
+    match real.checked_sub(X86_64_BASE).filter(|offset| *offset < DIRECT_MAP_BYTES) {
         Some(offset) => base + (offset >> 12 << size.shift()) + offset % 4096,
         None => real,
     }
@@ -82,14 +82,14 @@ pub(crate) fn synthetic_arm64_address(real: u64, size: PageSize, base: u64) -> u
 
 /// Reverses [`synthetic_arm64_address`].
 pub(crate) fn sample_address(made: u64, size: PageSize, base: u64) -> u64 {
-    match made.checked_sub(base).filter(|offset| *offset < MAPPED) {
+    match made.checked_sub(base).filter(|offset| *offset < DIRECT_MAP_BYTES) {
         Some(offset) => X86_64_BASE + (offset >> size.shift() << 12) + offset % size.bytes(),
         None => made,
     }
 }
 
 /// Converts an x86-64 sample to a trace of an arm64 machine with large pages. [`synthetic_arm64_address`] converts the
-/// addresses; a kmalloc of whole pages, above 8 KiB, keeps its number of pages.
+/// addresses; a kmalloc of whole pages (above 8 KiB) keeps its number of pages.
 pub(crate) fn synthetic_arm64(text: &[u8], size: PageSize, base: u64) -> Vec<u8> {
     let text = String::from_utf8(replace_direct_map_addresses(text, |real| {
         synthetic_arm64_address(real, size, base)

@@ -1,4 +1,4 @@
-//! Tests `uslab course` the way a lecturer uses it: the command marks answer sheets and judges exercises.
+//! Tests `uslab course` as a lecturer uses it: the command marks answer sheets and judges exercises.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -94,7 +94,10 @@ fn course_grades_each_question_of_an_answer_sheet() {
     let some = sheet(answers);
     assert_eq!((some.status.code(), &data(&some)["right"]), (Some(1), &json!(15)));
     let text = stdout(&course(&["grade", "answers.json"], folder.path()));
-    assert!(text.ends_with("Ann, seed 3: 15 of 18 right\n") && text.matches("wrong").count() == 3, "{text}");
+    assert!(
+        text.ends_with("Ann, seed 3: 15 of 18 answers are right\n") && text.matches("wrong").count() == 3,
+        "{text}"
+    );
 }
 
 #[test]
@@ -139,11 +142,11 @@ fn course_refuses_files_without_answers() {
             "--html: expected a failing exercise, not an answer sheet",
         ),
         (&["grade", "c.txt"], "c.txt: expected an answer sheet, FILE.json, or an exercise, FILE.rs"),
-        (&["grade", "d.rs"], "d.rs: no lab in the file name; expected --lab LAB"),
+        (&["grade", "d.rs"], "d.rs: the file name does not end in a lab's name; expected --lab LAB"),
         (&["grade", "d.rs", "--lab", "depot"], "unknown exercise `depot`"),
         (
             &["grade", "merge.rs", "--source", "/"],
-            "uslab's sources are not here (no sim/engine); expected --source DIR with them",
+            "this folder lacks uslab's sources (sim/engine); expected --source DIR with the sources",
         ),
         (&["grade", "merge.rs", "--seed", "many"], "invalid value 'many' for '--seed"),
     ] {
@@ -153,13 +156,13 @@ fn course_refuses_files_without_answers() {
     assert!(!path.join("x.html").exists());
 }
 
-/// Returns a correct solution of an exercise, in the form in which a student would submit it.
+/// Returns a correct solution of an exercise, as a student would submit it.
 fn done(lab: &str) -> String {
     let file = workspace().join(format!("sim/engine/src/course/code/reference/{lab}.rs"));
     let text = fs::read_to_string(file).unwrap();
     text.replace("pub(in crate::course::code)", "pub").replace("use crate::", "use uslab_engine::")
 }
-/// Runs `uslab course` on a student's solution. Returns the exit code, the failed checks, and a page that shows the
+/// Runs `uslab course` on a student's solution. Returns the exit code, the failed checks, and a web page that shows the
 /// step at which the solution fails.
 fn judged(lab: &str, code: &str) -> (Option<i32>, Vec<String>, Option<String>) {
     let folder = folder();
@@ -192,8 +195,8 @@ fn fails(lab: &str, code: &str, expected: &str, page: Option<&str>) {
     }
 }
 
-/// The first solution takes half a minute to compile, and each later one a second; solutions with a lock also run under
-/// loom.
+/// The first solution takes half a minute to compile, and each later solution takes a second; solutions with a lock
+/// also run under loom.
 #[test]
 #[ignore = "minutes of compiling: `.ci/full course` does it"]
 fn course_grades_exercises_by_running_their_code() {

@@ -124,8 +124,8 @@ fn sheaf_capacity_is_a_number_or_a_percentage_of_each_cache() {
     assert!(out.contains("linux:sheaf_capacity=30: the options raise the capacity of sheaves"), "{out}");
 }
 
-/// Regression test: if the recorded machine had little or only fragmented free memory, `slab_max_order=0` was refused
-/// with "find no memory, or no block so large".
+/// Regression test: if the recorded machine had little free memory, or only small free blocks, `slab_max_order=0` was
+/// refused with "find no memory, or no block so large".
 #[test]
 fn design_without_free_memory_reports_its_added_memory() {
     let design = "linux:slab_max_order=0";
@@ -169,8 +169,8 @@ fn linux_design_refuses_a_recording_of_an_unknown_kernel() {
 /// objects of 512 bytes.
 ///
 /// The parameter `lines` contains the events between the two tables. An event is `page N` (allocate page N), `alloc
-/// N.I` (allocate object I on this page), or `free N.I`. Each of the two tables is given as numbers of active objects,
-/// objects and slabs.
+/// N.I` (allocate object I on this page), or `free N.I`. Each of the two tables is given as three numbers: active
+/// objects, objects and slabs.
 fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u64); 2]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let ptr = |object: &str| {
@@ -211,10 +211,10 @@ fn causes(release: &str, design: &str, lines: &[&str], [before, after]: [(u64, u
     cache["causes"].as_array().cloned().unwrap_or_default()
 }
 
-/// Regression test: for a counterfactual design, the report complained that the design chose other slabs, although this
+/// Regression test: for a counterfactual design, the report criticised that the design chose other slabs, although that
 /// is its purpose.
 #[test]
-fn mismatch_report_names_the_true_cause() {
+fn slab_mismatch_report_names_its_true_cause() {
     let named = |name: &str, n: u64| serde_json::json!({ name: n });
     // The kernel created a slab for each of two objects.
     let apart = ["page 0", "alloc 0.0", "page 1", "alloc 1.0"];
@@ -361,8 +361,8 @@ fn time_series_has_a_hundred_samples_per_cache() {
     assert_eq!(["slub", "uslab", "bonwick94"].map(held), [true, true, false]);
 }
 
-/// Regression test: the report of designs had no lock counts, so readers mistook the percentage of `slab` for lock
-/// counts. The report also called the differences between designs errors.
+/// Regression test: the report of designs had no lock counts, so readers took the percentage of `slab` for them. The
+/// report also described the differences between the designs as errors.
 #[test]
 fn comparison_of_designs_shows_lock_counts_and_explains_its_columns() {
     let (_folder, trace) = recording(&[("kernel.txt", "6.1.192")]);
@@ -376,7 +376,7 @@ fn comparison_of_designs_shows_lock_counts_and_explains_its_columns() {
         let lists = run["locks"]["lists"].as_u64().expect("a number");
         let design = run["design"].as_str().expect("a name");
         let shown = line(&format!("{design}: cpu")).replace(',', "");
-        assert!(lists > 0 && shown.contains(&format!("locks: {lists} of slab lists")), "{shown}");
+        assert!(lists > 0 && shown.contains(&format!("locks taken: {lists} of slab lists")), "{shown}");
     }
     assert!(line("uslab: cpu").ends_with("; locks are not counted"), "{out}");
     for part in [
@@ -384,7 +384,7 @@ fn comparison_of_designs_shows_lock_counts_and_explains_its_columns() {
         "difference: of the slabs",
         "skill: ",
         "in band: ",
-        "that differ most",
+        "whose slabs differ most",
     ] {
         assert!(out.contains(part), "expected {part:?} in {out}");
     }
@@ -405,7 +405,7 @@ fn merged_caches_are_named_from_the_recording() {
 }
 
 #[test]
-fn prediction_shows_the_slabs_with_changed_options() {
+fn prediction_shows_slab_counts_with_changed_options() {
     let args = ["--design", "slub,slub:slab_max_order=0", "--predict"];
     let report = replay_json(&args);
     let moment = &report["prediction"]["moments"][0];
@@ -424,7 +424,7 @@ fn prediction_shows_the_slabs_with_changed_options() {
     // boot showed zeros that no boot had.
     let (_, out, _) = exit_and_output(&uslab(&[&["replay"], &args[..]].concat()));
     assert!(
-        out.contains("slub at `end`") && !out.contains("slub:slab_max_order=0 at `end`, the caches"),
+        out.contains("slub at `end`") && !out.contains("slub:slab_max_order=0 at `end`: the caches"),
         "{out}"
     );
     let head = out.lines().find(|line| line.starts_with("cache ") && line.contains("band")).expect("a table");
@@ -451,8 +451,8 @@ fn prediction_shows_the_slabs_with_changed_options() {
     refused(&["replay", "--design", "slub", "--start", empty], &["--predict"]);
 }
 
-/// The given kernel equals the kernel of the bundled trace, except that one of its caches is not merged, and another
-/// has larger objects.
+/// The given kernel equals the kernel of the bundled trace, except that one cache is not merged, and another cache has
+/// larger objects.
 #[test]
 fn prediction_starts_from_tables_of_the_given_kernel() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -537,7 +537,7 @@ fn prediction_ignores_changes_within_the_boot_variation() {
 }
 
 #[test]
-fn diff_names_the_fields_that_differ_between_reports() {
+fn diff_command_names_fields_that_differ_between_reports() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (a, b) = (file("a.json"), file("b.json"));

@@ -105,7 +105,7 @@ fn slab_counts_of_replayed_traces_match_their_kernels() {
     }
 }
 
-/// Checks two caches that miss some events in every Linux kernel, so that the cause of their mismatch is known. Nodes
+/// Checks two caches that miss some events in every Linux kernel; the cause of their mismatch is therefore known. Nodes
 /// of maple trees are allocated in bulk, and `kfree_rcu` frees the objects of `kernfs_fop_open`.
 #[track_caller]
 fn assert_known_cause(trace: &str, row: &KernelRow) {
@@ -166,7 +166,7 @@ fn bundled_trace_replays_on_any_simulated_machine() {
     }
 }
 
-/// The test compares the number of free blocks in each zone and order. If the trace has no events for some page moves,
+/// The test compares the number of free blocks in each zone and order. If the trace lacks events for some page moves,
 /// one page in a hundred may differ.
 #[test]
 fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
@@ -201,8 +201,8 @@ fn free_pages_rebuilt_from_events_match_kernel_buddyinfo() {
     }
 }
 
-/// For each kernel release, the largest accepted number of wrong slabs per ten thousand slabs, over all its recordings:
-/// at the snapshots `after` and `end`. The comments after the values contain the measured numbers.
+/// For each kernel release, the largest accepted number of wrong slabs per ten thousand slabs over all recordings of
+/// the release, at the snapshots `after` and `end`. The comments after the values contain the measured numbers.
 const MAX_WRONG_SLABS: [(&str, [u64; 2]); 3] = [
     ("6.1", [43, 22]),  // 40 of 10,363, 19 of 10,033
     ("6.12", [27, 16]), // 22 of 9,125, 12 of 8,761
@@ -275,7 +275,7 @@ fn magazines_serve_nearly_all_replayed_operations() {
     assert!(off.caches.iter().all(|c| c.in_magazines + c.in_depot == 0));
 }
 
-fn compared(path: &Path, cpus: u32) -> anyhow::Result<geometry::Comparison> {
+fn compare_geometry(path: &Path, cpus: u32) -> anyhow::Result<geometry::Comparison> {
     geometry::compare(&Snapshot::open(path)?, &OrderRule::for_cpus(cpus), false)
 }
 
@@ -293,9 +293,9 @@ fn slab_geometry_matches_every_recorded_kernel() {
             let is_table = path.extension().is_some_and(|e| e == "slabinfo")
                 || path.file_name().is_some_and(|n| n == "slabinfo" || n == "slab-attributes.tsv");
             if is_table {
-                let right = compared(&path, cpus).expect("a table");
+                let right = compare_geometry(&path, cpus).expect("a table");
                 assert_eq!(right.matched, right.rows, "{}: {:?}", path.display(), right.mismatches);
-                let wrong = compared(&path, 64).expect("a table");
+                let wrong = compare_geometry(&path, 64).expect("a table");
                 assert!(wrong.matched < wrong.rows, "{}: 64 CPUs must not match", path.display());
                 tables += 1;
             }

@@ -1,5 +1,5 @@
-//! Tests the command `uslab lab` as a separate process: its list, its output (which must be identical in each run), the
-//! worked examples, and refused input.
+//! Tests the command `uslab lab` as a separate process: its list, its output (the same in each run), the worked
+//! examples, and refused input.
 
 mod refused;
 
@@ -165,14 +165,14 @@ free: 1024 bytes in one piece
     assert!(lab_output(&["demo", "layout"]).starts_with("> walk "), "the page must contain its script");
 }
 
-/// For the experiments, valgrind runs the lab with these arguments, and counts its instructions
+/// For the experiments, valgrind runs the lab with these arguments and counts its instructions
 /// (`experiments::instructions`).
 #[test]
-fn instruction_counting_run_of_the_lab_prints_nothing() {
+fn lab_run_that_counts_instructions_prints_nothing() {
     assert_eq!(lab_output(&["instructions", "linear", "10"]), "");
 }
 
-/// Returns the output of an experiment in the four output formats.
+/// Returns an experiment's output in each of the four formats.
 fn forms(name: &str, options: &[&str]) -> [String; 4] {
     let folder = Folder::new();
     let files = ["json", "csv", "html"].map(|form| (format!("--{form}"), folder.path(form)));
@@ -250,7 +250,7 @@ fn every_quick_experiment_names_the_measured_machine() {
     }
 }
 
-/// Checks that the part, row and column of each value identify it.
+/// Checks that the part, row and column of a value identify it uniquely.
 #[track_caller]
 fn assert_each_value_has_a_unique_key(name: &str, text: &str) {
     let mut keys = BTreeSet::new();
@@ -334,7 +334,7 @@ fn output_of_the_handles_experiment_equals_its_golden_file() {
 }
 
 #[test]
-fn each_cheat_sheet_entry_has_an_explanation_page() {
+fn lab_explains_each_entry_of_its_cheat_sheet() {
     let sheet = json(&lab_output(&["explain", "--exact", "--json", "-"]));
     let table = |part: &Value| part["table"].clone();
     let words = table(&sheet["parts"][0]);
@@ -420,11 +420,11 @@ fn layout_experiment_text_reflects_its_options() {
     assert!(found(["--line", "8"]).contains("75.0 % of the loaded bytes"));
 }
 
-/// Regression test for the tutorial's claim that two kinds of lifetimes keep fragmentation low. The experiment once
-/// tested the opposite of this claim, although its figures agreed with the tutorial. The experiment also compared the
-/// largest free blocks of allocators whose memory was not equally full.
+/// Regression test for the tutorial's claim that two kinds of lifetimes keep fragmentation low. The experiment tested
+/// the opposite of this claim, although its figures agreed with the tutorial. The experiment also compared the largest
+/// free blocks of allocators with different fractions of used memory.
 #[test]
-fn fragmentation_experiment_compares_allocators_at_equal_use() {
+fn fragmentation_experiment_compares_at_equal_memory_use() {
     let findings = findings("fragmentation");
     let of = |words| verdicts(findings, words);
     assert_eq!(of("largest free block stays"), ["yes"], "E092");
@@ -455,7 +455,7 @@ fn fragmentation_experiment_compares_allocators_at_equal_use() {
 
 /// Regression test: verdicts of a run with `--quick` looked like the verdicts of a full run.
 #[test]
-fn verdicts_of_quick_runs_are_marked() {
+fn lab_marks_the_verdicts_of_quick_runs() {
     let [text, data, _, html] = forms("robson", &["--exact", "--quick"]);
     assert!(
         text.contains("\nA quick run, a fraction of the work") && text.contains("\nquick: holds"),
@@ -470,8 +470,7 @@ fn verdicts_of_quick_runs_are_marked() {
     assert_eq!(verdicts(&times, "saves the constructor"), ["undecided"]);
 }
 
-/// The first level of a TLSF list is a power of two; the second level is the part of the power's range that contains
-/// the size.
+/// The first level of a TLSF list is a power of two; the second level divides the range from it to the next power.
 #[test]
 fn tlsf_experiment_shows_the_lists_for_any_size() {
     let out = lab_output(&["tlsf", "--exact", "--sizes", "460,65"]);
@@ -493,8 +492,7 @@ fn pool_experiment_does_not_compare_different_workloads() {
     assert!(out.contains("shown next to ours if our run is equally long"), "{out}");
 }
 
-/// Regression test: if an output path named the file of standard output, that file was replaced, and the output was
-/// lost.
+/// Regression test: an output path that named the file of standard output replaced this file, so the output was lost.
 #[test]
 fn output_path_naming_standard_output_is_not_replaced() {
     let folder = Folder::new();

@@ -1,4 +1,5 @@
-//! Compares two counts of cache line transfers: the simulator's clock, and a MESI protocol under the shipping code.
+//! Compares two counts of cache line transfers: from the simulator's clock, and from a MESI protocol under the shipping
+//! code.
 
 use serde::Deserialize;
 use std::cell::RefCell;
@@ -48,7 +49,7 @@ struct Tape {
 struct PrintedLines {
     bytes: Vec<u8>,
     allocs: usize,
-    /// For each live object, the index of the allocation that returned it.
+    /// For each live object, the index of its allocation.
     out: HashMap<Object, usize>,
 }
 impl PrintedLines {
@@ -82,7 +83,7 @@ impl Policy for TapedModel {
         let number = told.out.remove(&object).unwrap();
         told.tell(FREE, op.cpu, number);
     }
-    /// Does nothing, because reaps are not recorded on the tape.
+    /// Does nothing, because the tape does not record reaps.
     fn tick(&mut self, _: &mut Op<'_>) {}
     fn shrink(&mut self, op: &mut Op<'_>) -> u64 {
         self.model.shrink(op)
@@ -115,7 +116,7 @@ struct Case {
     cpus: u32,
     /// The number of operations that each CPU does.
     operations: u64,
-    /// How often the allocator is created; each time it begins at another offset in a cache line.
+    /// The number of times that the allocator is created; each time, it begins at a different offset in a cache line.
     places: u32,
 }
 
@@ -177,11 +178,11 @@ impl Case {
 
 /// A MESI protocol: it records which CPUs hold each cache line.
 struct MesiProtocol {
-    /// The program marks the start of a CPU's operation by a write to these addresses, and the end of the operation by
-    /// a write to the following addresses.
+    /// A write to these addresses marks the start of a CPU's operation, and a write to the following addresses marks
+    /// its end.
     marks: Range<u64>,
-    /// The memory of the thread that plays the role of all CPUs. Accesses to this memory are not counted, because with
-    /// one thread per CPU, each thread would have separate memory.
+    /// The memory of the thread that plays the role of all CPUs. Accesses to this memory are not counted, because real
+    /// threads would each have separate memory of this kind.
     own: Range<u64>,
     cpu: Option<u32>,
     lines: HashMap<u64, Line>,
@@ -192,7 +193,7 @@ struct MesiProtocol {
 struct Line {
     written: bool,
     cpus: Vec<u32>,
-    /// The operation in which the cache line last moved.
+    /// The operation in which the cache line moved most recently.
     travelled: u64,
 }
 
@@ -229,7 +230,7 @@ impl MesiProtocol {
     }
     /// A cache line moves if a CPU reads it after another CPU has written it, or if a CPU writes it while other CPUs
     /// hold it. If one operation reads and then writes a line, this counts as one move, because the price of a move was
-    /// measured this way.
+    /// measured in the same way.
     fn access(&mut self, cpu: u32, at: u64, write: bool) {
         let line = self.lines.entry(at).or_default();
         let here = line.cpus.contains(&cpu);
@@ -251,7 +252,7 @@ impl MesiProtocol {
     }
 }
 
-/// The program that runs under valgrind; it is a test only in form.
+/// The program that runs under valgrind; it has the form of a test, but tests nothing.
 #[test]
 fn child_replays_recorded_memory_accesses() {
     let Some(tape) = std::env::var_os(TAPE_VARIABLE) else { return };

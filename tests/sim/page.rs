@@ -1,5 +1,5 @@
-//! Tests `uslab replay --html`. The page's engine, which works on addresses, must agree with the replay about memory,
-//! both in WebAssembly and in native code. After a seek to any operation, the page must show the same state as after a
+//! Tests `uslab replay --html`. The page's engine works only on addresses; in WebAssembly and in native code, it must
+//! agree with the replay about memory. After a seek to an operation, the web page must show the same state as after a
 //! run to this operation.
 
 use crate::all_traces::trace_folders_in;
@@ -30,7 +30,7 @@ fn text(view: &View) -> String {
 }
 
 #[test]
-fn page_engine_counts_agree_with_the_replay() {
+fn web_page_engine_counts_agree_with_the_replay() {
     let (report, stream) = bundled();
     let machine = Machine::new(&stream).unwrap();
     let mut engine = Engine::new(Shipping::on(&machine), &stream);
@@ -90,7 +90,7 @@ fn slab_view_shows_the_state_of_each_object() {
     assert_eq!(sum, pages.managed);
 }
 
-/// The test runs the engine of `sim/web` in Node.js, both forwards and with random seeks.
+/// The test runs the engine of `sim/web` in Node.js, with forward steps and with random seeks.
 #[test]
 fn webassembly_snapshots_equal_native_snapshots() {
     if !has_nodejs() {
@@ -145,7 +145,7 @@ fn run_check_script_in_node(stream: &Path, wanted: &serde_json::Value) -> String
     said
 }
 
-/// The hashes of a page's view, taken after every `every` operations.
+/// The hashes of a web page's view after every `every` operations.
 struct Hashes<'s> {
     stream: &'s Stream,
     shown: &'s [u32],
@@ -171,8 +171,8 @@ impl Visitor for Hashes<'_> {
     }
 }
 
-/// Checks for every design that the levels count all held objects, and that the pictures of slabs show the same number.
-/// Regression test: for a slab that a CPU owns, the two numbers differed.
+/// Checks for every design that its levels count all held objects, and that the drawn slabs show the same number.
+/// Regression test: for a slab that a CPU owns, the levels and the drawn slabs showed different numbers.
 fn check_held_objects_in_counts_and_pictures(view: &View) {
     for shown in &view.shown {
         let SeenCache { name, counts, .. } = &view.caches[shown.cache as usize];
@@ -318,7 +318,7 @@ fn snapshot_after_the_last_event_is_refused() {
 }
 
 #[test]
-fn failed_page_write_leaves_no_partial_file() {
+fn failed_web_page_write_leaves_no_partial_file() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     for (arguments, said) in [
@@ -346,7 +346,7 @@ fn failed_page_write_leaves_no_partial_file() {
 }
 
 #[test]
-fn demo_pages_refuse_a_file_as_output_folder() {
+fn demo_web_pages_refuse_a_file_as_output_folder() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "mine").unwrap();
@@ -359,7 +359,7 @@ fn demo_pages_refuse_a_file_as_output_folder() {
 
 #[test]
 #[ignore = "runs all demos: `.ci/full page` does it"]
-fn demo_pages_are_written_to_a_folder() {
+fn demo_web_pages_are_written_to_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let output = uslab(&["page", &at("new/pages"), "--json"]);

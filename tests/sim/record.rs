@@ -31,8 +31,8 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
-/// If tracing is permitted, the test records the running kernel; otherwise it prints why not. Neither a recording nor a
-/// refused recording may leave files or tracing instances behind.
+/// If tracing is permitted, the test records the running kernel; otherwise, it prints the reason. Neither a recording
+/// nor a refused recording may leave temporary files or tracing instances.
 #[test]
 fn failed_kernel_recording_reports_the_reason() {
     let place = tempfile::tempdir().expect("a folder");
@@ -70,7 +70,7 @@ fn failed_kernel_recording_reports_the_reason() {
     assert_eq!(code, Some(0), "{err}");
     // While other tests keep the kernel busy, its buffers may lose the first events, and with them the mark of a
     // moment.
-    if said_out.contains(", 0 lost") {
+    if said_out.contains(", 0 events lost") {
         assert!(report.contains("after"), "the report must compare the recorded moments: {report}");
     } else {
         assert!(said_out.contains("Events were lost on"), "{said_out}");

@@ -245,7 +245,7 @@ fn hashed_pointers_in_a_trace_are_counted() {
     }
 }
 
-/// A plain text, a compressed text, and a spool that does not fit in memory must give the same results.
+/// A plain text, a compressed text, and a spool that exceeds its memory must give the same results.
 #[test]
 fn compressed_trace_gives_the_operations_of_plain_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -290,8 +290,8 @@ fn read(text: Vec<u8>, back: impl Fn(u64) -> u64) -> (Vec<Op>, Facts) {
     (ops, resolver.facts(&Tables::default()))
 }
 
-/// Regression test: the reader assumed that the direct map begins at its address without randomisation. If it began
-/// elsewhere, no page was recognised as a slab, and no warning appeared.
+/// Regression test: the reader assumed that the direct map begins at its address without randomisation. If the direct
+/// map began elsewhere, no page was recognised as a slab, and no warning appeared.
 #[test]
 fn randomised_direct_map_base_is_found_from_trace_addresses() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");
@@ -327,8 +327,8 @@ fn randomised_direct_map_base_is_found_from_trace_addresses() {
     }
 }
 
-/// Regression test: the reader assumed that every page has 4 KiB. With larger pages, objects were attributed to no
-/// page, or to a wrong page.
+/// Regression test: the reader assumed that every page has 4 KiB. If the pages were larger, objects were attributed to
+/// no page or to a wrong page.
 #[test]
 fn synthetic_arm64_trace_gives_the_operations_of_x86_64() {
     let bundled = workspace().join("sim/data/files-6.1.trace.zst");

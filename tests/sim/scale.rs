@@ -58,7 +58,7 @@ fn scale_csv_marks_simulated_points() {
 /// Regression test: `--csv` refused to replace a table that an earlier `--csv` had written, and a comma in a trace's
 /// name added a column.
 #[test]
-fn csv_option_replaces_an_earlier_csv_table() {
+fn csv_option_overwrites_the_table_of_an_earlier_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
     let (trace, table) = (at("a,b.trace.zst"), at("curves.csv"));

@@ -1,8 +1,8 @@
-//! Compares shrinks of single caches in real, booted kernels with the predictions that `uslab slabs` makes from the
-//! tables before the shrink; also tests a leak.
+//! Compares shrinks of single caches in real, booted kernels with predictions by `uslab slabs` from the tables before
+//! the shrink; also tests a leak.
 //!
-//! The program `holes.c` makes holes in the slabs of several caches, and shrinks ten of them, each immediately after
-//! the kernel's tables were read. The folder `shrinks` contains the tables of three kernels;
+//! The program `holes.c` makes holes in the slabs of several caches and shrinks ten of them; the kernel's tables are
+//! read immediately before each shrink. The folder `shrinks` contains the tables of three kernels;
 //! [`booted_kernel_shrinks_within_bounds`] can record them again.
 
 use crate::cli::{exit_and_output, uslab};
@@ -122,8 +122,8 @@ fn pack(folder: &Path) -> Vec<u8> {
     zstd::encode_all(text.as_bytes(), 19).expect("zstd")
 }
 
-/// Each of ten shrinks in three kernels must have returned a number of slabs within the bounds that were computed from
-/// the tables before it.
+/// In three kernels, each of ten shrinks must have returned a number of slabs within the bounds computed from the
+/// tables before it.
 #[test]
 fn slabs_returned_by_shrinks_of_booted_kernels_are_within_bounds() {
     let mut kernels = 0;
@@ -158,7 +158,7 @@ fn record(folder: &Path, arguments: &[&str]) -> std::path::PathBuf {
     out
 }
 
-/// The trace shows each slab, so the model's total over ten shrinks must be within 5 % of the kernel's. With
+/// The trace shows each slab, so the model's total over ten shrinks must be within 5 % of the kernel's total. With
 /// `USLAB_SHRINKS=FILE`, the test writes the tables for the folder `shrinks`.
 #[test]
 #[ignore = "boots a kernel"]
@@ -181,8 +181,8 @@ fn booted_kernel_shrinks_within_bounds() {
     );
 }
 
-/// Checks that the report on a trace begins with the queues that the workload left behind, and accuses no other call
-/// site.
+/// Checks that the report on a trace begins with the queues that the workload left allocated, and names no other call
+/// site as a leak.
 fn check_leak(trace: &Path) {
     let (code, report, err) = exit_and_output(&uslab(&["replay", shown(trace), "--callers=5"]));
     assert_eq!(code, Some(0), "{err}");
@@ -193,7 +193,7 @@ fn check_leak(trace: &Path) {
     assert!(verdicts[1].starts_with("Objects that live longer than this workload"), "{report}");
 }
 
-/// The test uses only the part of a recording that shows the workload, without page events.
+/// The test uses only the part of a recording that shows the workload, and omits page events.
 #[test]
 fn leaking_call_site_of_a_recorded_workload_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -201,7 +201,7 @@ fn leaking_call_site_of_a_recorded_workload_is_named() {
     check_leak(&folder.path().join("trace.txt"));
 }
 
-/// If a workload leaves message queues behind, the report names the call site that created them.
+/// If a workload leaves message queues allocated, the report names the call site that created them.
 #[test]
 #[ignore = "boots a kernel"]
 fn leak_of_a_booted_kernel_is_named_by_its_call_site() {

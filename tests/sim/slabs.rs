@@ -37,7 +37,7 @@ const ROW_WITH_SPACES: &str = "dm raid1 read record 0 0 1064 30 8 : tunables 0 0
                       kmalloc-64 640 640 64 64 1 : tunables 0 0 0 : slabdata 10 10 0\n";
 
 #[test]
-fn slabs_command_bounds_the_slabs_that_shrink_frees() {
+fn slabs_command_bounds_how_many_slabs_a_shrink_frees() {
     // The moment `end` is after a shrink, `before` is before the workload.
     let folder = tempfile::tempdir().unwrap();
     for moment in ["before", "end"] {
@@ -122,9 +122,9 @@ fn slabs_freed_by_real_shrinks_are_within_bounds() {
     assert!(compared > 0 && grew * 50 < compared, "{grew} of {compared} caches grew");
 }
 
-/// The test uses recordings that begin at boot, so that their traces contain each slab. The number of slabs that the
-/// model returns between the snapshots `after` and `end` must be within a twentieth of the kernel's number. In one
-/// recording, the model returned 8 slabs where the kernel returned 9.
+/// The test uses recordings that begin at boot, so that each slab is in their traces. The number of slabs that the
+/// model returns between the snapshots `after` and `end` must be within a twentieth of the kernel's number. In one of
+/// the recordings, the model returned 8 slabs where the kernel returned 9.
 #[test]
 fn model_predicts_the_slabs_that_real_shrinks_return() {
     let Some(folder) = std::env::var_os("USLAB_TRACES").filter(|folder| !folder.is_empty()) else {
@@ -156,9 +156,9 @@ fn model_predicts_the_slabs_that_real_shrinks_return() {
     assert!(compared > 0 && within + 1 >= compared, "{within} of {compared}");
 }
 
-/// A second shrink immediately after a shrink returns almost nothing; only the trace shows this.
+/// A second shrink directly after a shrink returns almost nothing; only the trace shows this.
 #[test]
-fn trace_reveals_that_a_second_shrink_returns_little() {
+fn trace_shows_that_a_second_shrink_frees_little() {
     let (folder, data) = (tempfile::tempdir().unwrap(), workspace().join("sim/data"));
     for table in ["before.slabinfo", "before.buddyinfo", "before.zoneinfo", "end.slabinfo"] {
         fs::copy(data.join(format!("files-6.1.{table}")), folder.path().join(table)).unwrap();
@@ -252,14 +252,14 @@ fn each_option_estimate_lists_decreases_and_increases() {
     assert!(twice["direction"].as_str().unwrap().starts_with("grows by "), "{twice}");
     let debug = setting(&report, "slab_debug=FZPU");
     assert!(
-        words(debug, "decreases").contains("objects held by CPUs")
+        words(debug, "decreases").contains("memory held by CPUs")
             && words(debug, "increases").contains("time: "),
         "{debug}"
     );
     assert_eq!(words(debug, "missing"), "null");
     let single = setting(&report, "slab_max_order=0");
-    assert!(words(single, "decreases").contains("one slab a CPU and cache"), "{single}");
-    assert!(words(single, "increases").contains("slabs, each made"), "{single}");
+    assert!(words(single, "decreases").contains("one slab for each CPU and cache"), "{single}");
+    assert!(words(single, "increases").contains("slabs, each of which is allocated"), "{single}");
     let (_, text, _) = exit_and_output(&uslab(&["slabs", shown(&place), "--rows", "2", "--settings"]));
     for part in [
         "Other quantities that change with these options:",
@@ -318,7 +318,7 @@ fn requested_option_cost_is_shown_for_each_cache() {
     for (request, part) in [
         ("slab_max_order=11", "N up to 10"),
         ("sheaf_capacity=half", "such as 50%"),
-        ("slab_debug=X", "LETTERS of FZPU"),
+        ("slab_debug=X", "LETTERS (of FZPU)"),
         ("slab_debug=F,nothing", "no cache has any of these names: nothing"),
         ("cpu_partial=0", "no per-CPU partial slabs"),
         ("other", "slab_nomerge"),
@@ -327,8 +327,8 @@ fn requested_option_cost_is_shown_for_each_cache() {
     }
 }
 
-/// Regression test: without sysfs, the command assumed that all objects are aligned to 8 bytes, so the estimated cost
-/// of debugging was a third of the cost with sysfs.
+/// Regression test: without sysfs, the command assumed 8-byte alignment for all objects, so the estimated cost of
+/// debugging was a third of the cost with sysfs.
 #[test]
 fn debug_cost_bounds_without_sysfs_contain_the_real_cost() {
     let place = linux_7_tables_folder();
@@ -406,10 +406,10 @@ fn sosreport_with_sysfs_narrows_the_shrink_bounds() {
     );
 }
 
-/// Regression test: for a cache with many partial slabs, the command used slabinfo's estimate although sysfs counts the
-/// objects; one real estimate was 15 % off.
+/// Regression test: for a cache with many partial slabs, the command used slabinfo's estimate although sysfs has exact
+/// counts; one estimate was 15 % off.
 #[test]
-fn objects_of_many_partial_slabs_are_counted_by_sysfs() {
+fn sysfs_counts_the_objects_of_many_partial_slabs() {
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("slabinfo");
     let row = "buffer_head 500000 780000 104 39 1 : tunables 0 0 0 : slabdata 20000 20000 0\n";
@@ -462,7 +462,7 @@ fn error_for_a_folder_without_tables_lists_expected_files() {
     );
     let added = json(&["slabs", shown(&recording.path().join("shrink-02"))]);
     assert_eq!((&added["moment"], number(&cache(&added, "kmalloc-64")["slabs"])), (&"shrink-02".into(), 10));
-    refused(&["slabs", "/dev/zero"], &["more than 16 MiB"]);
+    refused(&["slabs", "/dev/zero"], &["longer than 16 MiB"]);
     let packed = folder.path().join("packed");
     fs::write(&packed, TraceCompression::Zstd.pack(b"slabinfo - version: 2.1\n")).unwrap();
     refused(&["slabs", shown(&packed)], &["packed: not text: expected an unpacked slabinfo", "uslab what "]);

@@ -1,17 +1,17 @@
-//! Tests the pages of `uslab story`, `uslab stress` and `uslab scale`; the commands run in separate processes.
+//! Tests the web pages of `uslab story`, `uslab stress` and `uslab scale`; the commands run in separate processes.
 
 use crate::cli::{exit_and_output, refused, uslab};
 use serde_json::Value;
 use uslab_tests::workspace;
 
-/// Returns the counterexample trace of the tutorial, which a run under loom wrote; a test of the lab compares it with a
+/// Returns the counterexample trace of the tutorial, written by a run under loom; a test of the lab compares it with a
 /// new trace.
 fn tutorial_trace() -> String {
     workspace().join("sim/data/story.json").to_str().expect("UTF-8").to_owned()
 }
 
-/// Returns the data in the element of a page that has the given id.
-fn carried(page: &str, id: &str) -> Value {
+/// Returns the data in the web page's element with the given id.
+fn page_data(page: &str, id: &str) -> Value {
     assert!(page.starts_with("<!DOCTYPE html>") && page.trim_end().ends_with("</html>"));
     let (_, rest) =
         page.split_once(&format!("<script type=\"application/json\" id=\"{id}\">")).expect("data");
@@ -48,7 +48,7 @@ fn counterexample_step_shows_the_state_after_the_step() {
 }
 
 #[test]
-fn story_page_contains_the_counterexample() {
+fn exported_web_page_contains_the_counterexample() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
     let page = page.to_str().expect("UTF-8");
@@ -58,14 +58,14 @@ fn story_page_contains_the_counterexample() {
     let story: Value =
         serde_json::from_str(&std::fs::read_to_string(tutorial_trace()).expect("the file must be readable"))
             .expect("JSON");
-    assert_eq!(carried(&text, "story"), story);
+    assert_eq!(page_data(&text, "story"), story);
     assert!(text.len() < 200_000, "{} bytes", text.len());
     let (code, out, _) = exit_and_output(&uslab(&["story", &tutorial_trace(), "--html", "-"]));
     assert_eq!((code, out), (Some(0), text));
 }
 
 #[test]
-fn invalid_counterexample_is_refused_without_writing_a_page() {
+fn invalid_counterexample_writes_no_web_page() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -112,7 +112,7 @@ fn invalid_counterexample_is_refused_without_writing_a_page() {
 }
 
 #[test]
-fn violation_page_shows_the_last_operations() {
+fn violation_web_page_shows_the_last_operations() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
     let html = page.to_str().expect("UTF-8");
@@ -120,7 +120,7 @@ fn violation_page_shows_the_last_operations() {
         ["stress", "--ops", "200000", "--seconds", "60", "--seed", "5", "--threads", "4", "--html", html];
     let (code, out, err) = exit_and_output(&uslab(&[&args[..], &["--leak", "raw-64"]].concat()));
     assert_eq!((code, err.as_str()), (Some(1), ""), "{out}");
-    let story = carried(&std::fs::read_to_string(&page).expect("a page"), "story");
+    let story = page_data(&std::fs::read_to_string(&page).expect("a page"), "story");
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
     let (title, end) = (text(&story["title"]), text(&story["end"]));
     assert!(
@@ -154,12 +154,12 @@ fn violation_page_shows_the_last_operations() {
 }
 
 #[test]
-fn scale_page_contains_the_scale_report() {
+fn scale_web_page_contains_the_scale_report() {
     let args = ["scale", "--ops", "2000", "--cpus", "1..8", "--workload", "pairs,server=10"];
     let (code, page, err) = exit_and_output(&uslab(&[&args[..], &["--html", "-"]].concat()));
     assert_eq!((code, err.as_str()), (Some(0), ""));
     let (_, json, _) = exit_and_output(&uslab(&[&args[..], &["--json", "-"]].concat()));
-    assert_eq!(carried(&page, "report"), serde_json::from_str::<Value>(&json).expect("JSON"));
+    assert_eq!(page_data(&page, "report"), serde_json::from_str::<Value>(&json).expect("JSON"));
     assert!(page.len() < 200_000, "{} bytes", page.len());
     refused(&["scale", "--html", "-", "--svg", "-"], &["the same file"]);
     refused(&["scale", "--html", &tutorial_trace()], &["story.json", "no page"]);

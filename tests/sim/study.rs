@@ -1,6 +1,6 @@
-//! Checks the study of claims from texts, which consists of a page of findings and a table with one row per claim.
-//! Every claim must have an answer, the evidence for the answer must exist, and exact figures must equal the figures of
-//! the experiments.
+//! Checks the study of claims in texts; the study consists of a document with findings and a table with one row per
+//! claim. Every claim must have an answer and existing evidence, and exact figures must equal the figures of the
+//! experiments.
 //!
 //! Each figure from an experiment is followed by its key, in a comment that the rendered page does not show.
 //!
@@ -10,11 +10,11 @@
 //! 37.5<!--layout --structs 64 > A walk > position; structs > lines-->   with options
 //! ```
 //!
-//! If a figure is a bound of an interval, its key ends with the word `low` or `high`. The mark `≈` precedes a measured
-//! figure, and the mark `<!--given-->` follows a parameter.
+//! If a figure is a bound of an interval, its key ends with `low` or `high`. The mark `≈` precedes a measured figure,
+//! and the mark `<!--given-->` follows a parameter.
 //!
 //! The command `WRITE=1 cargo test -p uslab-tests --test sim study` updates the figures in tables. Figures inside
-//! claims are quoted from the experiments' words, and are not updated.
+//! claims are part of the quoted text, and are not updated.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +22,13 @@ use std::path::{Path, PathBuf};
 use uslab_lab::demos::Name;
 use uslab_tests::workspace;
 
-/// Path of the page of findings, relative to the workspace.
+/// Path of the document with the findings, relative to the workspace.
 const FINDINGS_PAGE: &str = "STUDY.md";
 /// Path of the table of claims, relative to the workspace.
 const CLAIMS_TABLE_FILE: &str = "sim/lab/TEXTS.md";
 
-/// Returns the numbers of all claims of the study. A claim's number begins with a letter for the text; each chapter of
-/// the tutorial has a range of ten numbers.
+/// Returns the numbers of all claims of the study. A claim's number begins with the letter of its text; each chapter of
+/// the tutorial has ten numbers.
 fn numbers() -> Vec<String> {
     let plain = [('A', 40), ('K', 26), ('P', 27), ('X', 14), ('M', 16)];
     let chapters: [(u32, u32); 13] = [
@@ -53,7 +53,7 @@ fn numbers() -> Vec<String> {
 }
 
 /// The answers that a claim may have.
-const ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
+const CLAIM_ANSWERS: [&str; 5] = ["holds", "depends", "does not hold", "undecided", "out"];
 /// The largest accepted number of claims with the answer `out`.
 const MAX_OUT_ANSWERS: usize = 15;
 
@@ -103,7 +103,7 @@ fn sources(folder: &Path, out: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Returns `true` if the file or folder of the module `path` contains a test or scenario with this name.
+/// Returns `true` if the file or folder of the module `path` contains a test or scenario with the given name.
 fn is_test(path: &str, sources: &[(PathBuf, String)]) -> bool {
     let (module, name) = path.rsplit_once("::").unwrap_or(("", path));
     let function = format!("fn {name}(");
@@ -146,8 +146,8 @@ fn each_claim_of_the_study_has_evidence() {
         if !numbers().contains(number) {
             say("unknown claim".to_owned());
         }
-        if !ANSWERS.contains(&answer.as_str()) {
-            say(format!("the answer is {answer:?}, expected one of {ANSWERS:?}"));
+        if !CLAIM_ANSWERS.contains(&answer.as_str()) {
+            say(format!("the answer is {answer:?}, expected one of {CLAIM_ANSWERS:?}"));
         }
         if answer != "out" && evidence.is_empty() {
             say("names no test, bench, command or file".to_owned());
@@ -187,7 +187,7 @@ fn each_claim_of_the_study_has_evidence() {
 /// The heading of the table of systems in the page [`FINDINGS_PAGE`].
 const SYSTEMS_HEADING: &str = "## The systems and their demos";
 
-/// Returns the link targets of the page of demos: demos of the lab, machines, and other pages.
+/// Returns the link targets on the page that lists the demos: demos of the lab, machines, and other web pages.
 fn link_targets_of_the_demo_page() -> BTreeSet<String> {
     let source = |file: &str| std::fs::read_to_string(workspace().join("sim/web/src").join(file)).unwrap();
     let between = |text: &str, before: &str, behind: &str| -> Vec<String> {
@@ -377,13 +377,13 @@ pub(crate) fn findings(command: &str) -> &'static Value {
     })
 }
 
-/// Compares a figure in a text with the figure that its key refers to; the error names the referenced figure.
+/// Compares a figure in a text with the figure that its key identifies; the error names that figure.
 fn check(key: &str, figure: &str) -> Result<(), String> {
     let found = find(key, figure)?;
     if found == figure { Ok(()) } else { Err(format!("the figure is {found}")) }
 }
-/// Returns the figure that a key refers to, rounded to the number of decimals of `figure`. The error says why no figure
-/// matches the key.
+/// Returns the figure that a key refers to, rounded to the number of decimals of `figure`. The error states why no
+/// figure matches the key.
 fn find(key: &str, figure: &str) -> Result<String, String> {
     let words: Vec<&str> = key.split(" > ").collect();
     let (command, path) = words.split_first().ok_or("an empty key")?;
@@ -470,7 +470,7 @@ fn one<'v>(
     }
 }
 
-/// Regression test: some figures in the study came from an earlier version of the experiments, and no test noticed.
+/// Regression test: some figures in the study were from an earlier version of the experiments, and no test noticed.
 #[test]
 fn each_exact_study_figure_equals_its_experiment() {
     let (mut wrong, mut checked) = (Vec::new(), 0);
@@ -511,13 +511,14 @@ fn each_exact_study_figure_equals_its_experiment() {
     assert!(checked > 50 || std::env::var_os("WRITE").is_some(), "{checked} figures");
 }
 
-/// The page of findings states how many claims have each answer; these numbers must be updated when a row changes.
+/// The document with the findings states the number of claims with each answer; these numbers must be updated when a
+/// row changes.
 #[test]
 fn findings_page_states_the_count_of_each_answer() {
     let page = std::fs::read_to_string(workspace().join(FINDINGS_PAGE)).unwrap();
     let rows = rows(&std::fs::read_to_string(workspace().join(CLAIMS_TABLE_FILE)).unwrap());
     for letter in ["A", "K", "E", "P", "X", "M"] {
-        let counts = ANSWERS.map(|answer| {
+        let counts = CLAIM_ANSWERS.map(|answer| {
             let same = |(number, row): &(&String, &Row)| number.starts_with(letter) && row.answer == answer;
             rows.iter().filter(same).count().to_string()
         });
@@ -561,7 +562,7 @@ fn rewritten_study_figure_keeps_its_format() {
     assert_eq!(rewritten(line, other), "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->.");
 }
 
-/// This test ensures that the other checks can fail: they must detect missing evidence.
+/// Checks that the other checks can fail: they must detect missing evidence.
 #[test]
 fn study_check_detects_a_missing_evidence_test() {
     let here = vec![(PathBuf::from("tests/sim/study.rs"), include_str!("study.rs").to_owned())];

@@ -1,4 +1,4 @@
-//! Tests `uslab sweep` and `uslab tune`: the merged shards must equal a whole run, byte for byte, even if shards are
+//! Tests `uslab sweep` and `uslab tune`: merged shards must equal a whole run, byte for byte, even if shards were
 //! interrupted or run twice.
 
 use crate::cli::{exit_and_output, refused, sample};
@@ -68,8 +68,8 @@ impl Sweep {
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().expect("UTF-8").to_owned()
     }
-    /// Returns the path of an item's result in the folder `results`; to find its name, the function runs only this
-    /// item, with another folder for results.
+    /// Returns the path of an item's result in the folder `results`; to find its name, the function runs only this item
+    /// with another results folder.
     fn item(&self, results: &str, number: u64) -> PathBuf {
         let single_folder = format!("only-{number}");
         self.run(&single_folder, &["--item", &number.to_string()], &[]);
@@ -131,7 +131,7 @@ fn example_sweep_reports_200_items() {
     assert!(text.contains(&format!("`{} sweep run ", program())), "{text}");
 }
 
-/// The book contains this example and the output of its `merge`.
+/// The book contains this sweep as an example, with the output of its `merge`.
 #[test]
 fn book_contains_the_current_output_of_sweep_merge() {
     let page = std::fs::read_to_string(workspace().join("slab/book/src/sweep.md")).unwrap();
@@ -368,7 +368,7 @@ fn parse_json_output(output: &Output) -> Value {
 }
 
 #[test]
-fn cpus_axis_of_a_sweep_sets_replay_cpus() {
+fn cpus_axis_of_a_sweep_sets_the_cpus_of_each_replay() {
     let sweep = Sweep::new("trace = [\"t.zst\"]\ndesign = [\"slub\"]\ncpus = [2, 8]\n");
     std::fs::copy(sample("ftrace-6.1.txt.zst"), sweep.path("t.zst")).unwrap();
     sweep.run("r", &[], &[]);
@@ -407,12 +407,12 @@ fn error_about_an_invalid_sweep_names_the_setting() {
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\"]\n[knobs.slab]\nlimit = 8\n",
-            &[":4: knobs.slab: no design of that name"],
+            &[":4: knobs.slab: the list `design` has no design"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slab\"]\n[knobs.slab]\nlimit = [2, 8]\nbatchcount = [1, 4]\n",
             &[
-                ":6: knobs.slab.batchcount: slab: batchcount=4: at most `limit`, 2",
+                ":6: knobs.slab.batchcount: slab: batchcount=4: expected at most `limit`, which is 2",
                 "(in slab:batchcount=4:limit=2)",
             ],
         ),
@@ -453,7 +453,7 @@ fn error_about_an_invalid_sweep_names_the_setting() {
         ("trace = [\".\"]\ndesign = [\"slub\"]\n", &["trace: ", "directory"]),
         (
             "trace = [\"a sweep.toml\"]\nseed = 3\ndesign = [\"slub\"]\n",
-            &[":2: seed: a trace has a fixed number"],
+            &[":2: seed: a trace fixes this value"],
         ),
         (
             "workload = [\"pairs\"]\ncpus = 1\ndesign = [\"slub\", \"slub\"]\n",
@@ -502,13 +502,13 @@ fn error_about_an_invalid_sweep_names_the_setting() {
         (&["--shard", "5"], &["--shard", "I/N"]),
         (&["--item", "24"], &["--item 24", "expected 0 to 23"]),
         (&["--shards", "5"], &["--shards 5", "expected --shard I/5"]),
-        (&["--hash", "00"], &["--hash 00", "is sweep "]),
+        (&["--hash", "00"], &["--hash 00", "is now sweep "]),
     ] {
         refused(&[&["sweep", "run", &sweep.file], options].concat(), parts);
     }
     refused(&["sweep", "run", "/nowhere.toml"], &["/nowhere.toml", "No such file"]);
     refused(&["sweep", "merge", &sweep.file, "--by", "speed"], &["--by", "operations_per_us"]);
-    refused(&["sweep", "merge", &sweep.file, "--csv", &sweep.file], &["no table of a sweep"]);
+    refused(&["sweep", "merge", &sweep.file, "--csv", &sweep.file], &["not a table of a sweep"]);
     refused(&["sweep", "slurm", &sweep.file, "--partition", "a b"], &["--partition", "letters, digits"]);
     for time in ["banana", "01:00", "0"] {
         refused(&["sweep", "slurm", &sweep.file, "--time", time], &["--time", time, "as 01:00:00"]);
@@ -534,13 +534,19 @@ fn sweep_refuses_a_result_of_another_item() {
     for verb in ["run", "status", "merge"] {
         refused(
             &["sweep", verb, &sweep.file, "--results", &results],
-            &[file.to_str().unwrap(), ": the result of ", "ops 301", "expected the result of ", "ops 300"],
+            &[
+                file.to_str().unwrap(),
+                ": the file has the result of ",
+                "ops 301",
+                "expected the result of ",
+                "ops 300",
+            ],
         );
     }
     assert_eq!(std::fs::read(other_sweep.item("r", 5)).unwrap(), std::fs::read(file).unwrap());
 }
 
-/// Regression test: after more seeds were added, or the designs were reordered, all items silently ran again.
+/// Regression test: after seeds were added or designs reordered, all items ran again without a note.
 #[test]
 fn changed_sweep_keeps_the_results_of_unchanged_items() {
     let sweep = Sweep::new(SMALL);
@@ -590,7 +596,7 @@ fn sweep_sample_contains_each_setting_once() {
     let all = Sweep::new(&text.replace("points = 8", "points = 100"));
     assert_eq!(json(&["sweep", &all.file])["settings"], 1 + 12);
     let text = successful_output(&["sweep", &all.file], &[]);
-    assert!(text.contains("(all combinations, fewer than 100 points)"), "{text}");
+    assert!(text.contains("(all combinations, fewer than the requested 100 points)"), "{text}");
     let report = json(&["sweep", "merge", &sweep.file, "--results", &sweep.path("r")]);
     assert!(report["sensitivity"][0]["method"]["fit"]["predicts"].is_f64(), "{report}");
 }
@@ -621,7 +627,7 @@ fn failing_sweep_item_does_not_stop_the_sweep() {
     assert!(code == Some(1) && err.contains("item 1 failed: ") && err.lines().count() == 2, "{err}");
 }
 
-/// Regression test: one invalid trace ended the run of all items, as if all the input were invalid.
+/// Regression test: one invalid trace ended the run of all items, as if the whole input were invalid.
 #[test]
 fn unreadable_trace_fails_only_its_sweep_items() {
     let sweep = Sweep::new(
@@ -779,7 +785,8 @@ fn slurm_script_runs_each_sweep_shard() {
     let (code, _, err) =
         exit_and_output(&Command::new("bash").arg(&file).env("SLURM_ARRAY_TASK_ID", "0").output().unwrap());
     assert!(
-        code == Some(2) && err.contains("it's results: no such folder that can be written on this node"),
+        code == Some(2)
+            && err.contains("it's results: the folder does not exist or is not writable on this node"),
         "{err}"
     );
     std::fs::rename(&missing_folder, &results).unwrap();
@@ -984,7 +991,7 @@ fn tuning_reuses_existing_sweep_results() {
 }
 
 #[test]
-fn tuning_marks_settings_that_tie_with_the_winner() {
+fn tuning_report_marks_settings_equal_to_the_best() {
     // Bursts of 2 never fill a magazine, so the depot's limit changes nothing.
     let sweep = Sweep::new(
         "workload = [\"bursts=2\"]\ndesign = [\"uslab-model\"]\ncpus = 2\nseed = [1, 2]\nops = 300\n[knobs.uslab-model]\n\
@@ -1003,5 +1010,5 @@ fn tuning_refuses_rounds_of_a_different_tuning_run() {
     json(&["tune", &sweep.file, "--no-run"]);
     refused(&["tune", &sweep.file, "--no-run", "--by", "slabs"], &["round-1.toml", "remove "]);
     std::fs::write(&sweep.file, TUNING_SWEEP.replace("8000", "8001")).unwrap();
-    refused(&["tune", &sweep.file, "--no-run"], &["round-1.toml: the file contains a round of another"]);
+    refused(&["tune", &sweep.file, "--no-run"], &["round-1.toml: the file belongs to another sweep"]);
 }

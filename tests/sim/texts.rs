@@ -1,9 +1,9 @@
 //! Tests all textual forms in which ftrace, `perf script` and `trace-cmd report` print the same event. The reader must
 //! read each form, or refuse it with a message that names the cause.
 //!
-//! The forms follow from the print formats of kernels 6.1 to 7.2, and from the output of a 6.18 kernel and its `perf
-//! script` with each option. In this file, "by rule" marks forms that were not observed, but follow from the print
-//! formats.
+//! The forms follow from the print formats of kernels 6.1 to 7.2, and from the output of a 6.18 kernel and of `perf
+//! script` with each option. In this file, "by rule" marks forms that follow from the print formats but were not
+//! observed.
 
 use std::fmt::Write;
 use std::io::Cursor;
@@ -13,15 +13,15 @@ use uslab_sim::trace::{Facts, Recording, Source, Tables, TraceError};
 use crate::cli::{exit_and_output, refused, replay_json, uslab};
 use crate::common::TraceCompression;
 
-/// Which fields the events of a kernel have.
+/// The fields that the events of a kernel have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum KernelFields {
-    /// Kernels whose events have no `accounted` field and no cache name in `kmem_cache_free`, and print page frame
-    /// numbers in decimal: by rule.
+    /// Kernels that lack the field `accounted` and the cache name in `kmem_cache_free`, and print page frame numbers in
+    /// decimal: by rule.
     Old,
     /// Kernels whose event `kmem_cache_free` has a cache name.
     Named,
-    /// Kernels whose event `kmem_cache_alloc` has a cache name, too.
+    /// Kernels in which `kmem_cache_alloc` also has a cache name.
     Twice,
 }
 
@@ -31,7 +31,7 @@ impl KernelFields {
 
 /// The form in which a tool prints values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Values {
+enum ValueNotation {
     /// Values are printed in the format that the event defines.
     Format,
     /// With the option `fields`, values are printed as `key=0x40 (64)`, in the order of the event's structure.
@@ -129,19 +129,21 @@ impl EventKind {
         }
     }
 
-    fn body(self, era: KernelFields, values: Values, perf: bool) -> String {
-        if matches!((self, values), (Self::Mark, Values::Format)) {
+    fn body(self, era: KernelFields, values: ValueNotation, perf: bool) -> String {
+        if matches!((self, values), (Self::Mark, ValueNotation::Format)) {
             return "WORKLOAD begin".to_owned();
         }
         let mut fields = self.fields(era);
-        if values == Values::Backwards {
+        if values == ValueNotation::Backwards {
             fields.reverse();
         }
         let shown = |(key, value): &(&str, Value)| format!("{key}={}", value.shown(era, values, perf));
         let text = fields.iter().map(shown).collect::<Vec<_>>().join(" ");
         match (self, values) {
             // The format derives the `page` from the frame number.
-            (Self::PageAlloc(pfn) | Self::PageFree(pfn), Values::Format) => format!("page=0x{pfn:x} {text}"),
+            (Self::PageAlloc(pfn) | Self::PageFree(pfn), ValueNotation::Format) => {
+                format!("page=0x{pfn:x} {text}")
+            }
             _ => text,
         }
     }
@@ -158,26 +160,28 @@ enum Value {
 }
 
 impl Value {
-    fn shown(self, era: KernelFields, values: Values, perf: bool) -> String {
+    fn shown(self, era: KernelFields, values: ValueNotation, perf: bool) -> String {
         let twice = |n: u64| format!("0x{n:x} ({})", n.cast_signed());
-        let is_twice = matches!(values, Values::Fields | Values::Backwards);
+        let is_twice = matches!(values, ValueNotation::Fields | ValueNotation::Backwards);
         match self {
             Self::Site if is_twice => twice(SITE),
-            Self::Site if values == Values::Raw => format!("0x{SITE:x}"),
+            Self::Site if values == ValueNotation::Raw => format!("0x{SITE:x}"),
             Self::Site => "__d_alloc+0x22/0x1b0".to_owned(),
             Self::Address(ptr) if is_twice => twice(ptr),
-            Self::Address(ptr) if perf || values == Values::Raw => format!("0x{ptr:x}"),
+            Self::Address(ptr) if perf || values == ValueNotation::Raw => format!("0x{ptr:x}"),
             Self::Address(ptr) => format!("{ptr:016x}"),
             Self::Frame(pfn) if is_twice => twice(pfn),
-            Self::Frame(pfn) if era == KernelFields::Old && values == Values::Format => pfn.to_string(),
+            Self::Frame(pfn) if era == KernelFields::Old && values == ValueNotation::Format => {
+                pfn.to_string()
+            }
             Self::Frame(pfn) => format!("0x{pfn:x}"),
             Self::Number(n) if is_twice => twice(n),
             Self::Number(n) => n.to_string(),
             Self::Flags if is_twice => twice(0xcc0),
-            Self::Flags if values == Values::Raw => "0xcc0".to_owned(),
+            Self::Flags if values == ValueNotation::Raw => "0xcc0".to_owned(),
             Self::Flags => "GFP_KERNEL|__GFP_ZERO".to_owned(),
             Self::Text("false") if is_twice => "(0)".to_owned(),
-            Self::Text("false") if values == Values::Raw => "0".to_owned(),
+            Self::Text("false") if values == ValueNotation::Raw => "0".to_owned(),
             Self::Text(text) => text.to_owned(),
         }
     }
@@ -205,7 +209,7 @@ fn seconds(us: u64) -> String {
 /// Adds all textual forms that ftrace's options produce.
 fn ftrace(forms: &mut Vec<Form>) {
     for era in KernelFields::ALL {
-        for values in [Values::Format, Values::Fields, Values::Backwards] {
+        for values in [ValueNotation::Format, ValueNotation::Fields, ValueNotation::Backwards] {
             for bits in 0..128_u32 {
                 let has = |bit: u32| bits & 1 << bit != 0;
                 let (tgid, flags, latency, verbose, context, stacks) =
@@ -254,9 +258,9 @@ fn ftrace(forms: &mut Vec<Form>) {
                         }
                     };
                     let is_mark = matches!(what, EventKind::Mark);
-                    if is_mark && values == Values::Fields && era == KernelFields::Twice {
+                    if is_mark && values == ValueNotation::Fields && era == KernelFields::Twice {
                         writeln!(text, "{prefix}UNKNOWN TYPE 5").unwrap();
-                    } else if is_mark && sym_addr && values == Values::Format {
+                    } else if is_mark && sym_addr && values == ValueNotation::Format {
                         writeln!(text, "{prefix}{name} <ffffffff8149895a>: {body}").unwrap();
                     } else {
                         writeln!(text, "{prefix}{name}: {body}").unwrap();
@@ -293,7 +297,7 @@ fn ftrace(forms: &mut Vec<Form>) {
                     text,
                     "  sh-1  [{cpu:03}] d..1. {time}: {}: {}",
                     what.name(),
-                    what.body(era, Values::Format, false)
+                    what.body(era, ValueNotation::Format, false)
                 )
                 .unwrap();
             }
@@ -340,7 +344,7 @@ fn perf(forms: &mut Vec<Form>) {
                     write!(text, "{:>28}: ", format!("kmem:{}", what.name())).unwrap();
                 }
                 if trace {
-                    write!(text, "{}", what.body(era, Values::Format, true)).unwrap();
+                    write!(text, "{}", what.body(era, ValueNotation::Format, true)).unwrap();
                 }
                 writeln!(text, "\n\tffffffff8130f9d5 kmem_cache_alloc+0x1d5 ([kernel.kallsyms])\n").unwrap();
             }
@@ -362,7 +366,7 @@ fn perf(forms: &mut Vec<Form>) {
 }
 
 /// Adds the text that babeltrace prints for an LTTng trace, with each of its clocks, and with and without contexts: by
-/// rule. Adds the same text with a control group after the fields, like `perf script -F +cgroup`: by rule.
+/// rule. Adds the LTTng text with a control group after the fields, as `perf script -F +cgroup` prints it: by rule.
 fn add_babeltrace_forms(forms: &mut Vec<Form>) {
     for era in KernelFields::ALL {
         for bits in 0..4_u32 {
@@ -398,7 +402,7 @@ fn add_babeltrace_forms(forms: &mut Vec<Form>) {
         }
         let mut text = String::new();
         for (cpu, us, what) in events().into_iter().filter(|(.., what)| !matches!(what, EventKind::Mark)) {
-            let body = what.body(era, Values::Format, true);
+            let body = what.body(era, ValueNotation::Format, true);
             writeln!(
                 text,
                 "bash  1234 [{cpu:03}] {}: kmem:{}: {body} /user.slice/a",
@@ -417,7 +421,7 @@ fn trace_cmd(forms: &mut Vec<Form>) {
         for bits in 0..32_u32 {
             let has = |bit: u32| bits & 1 << bit != 0;
             let [raw, latency, ns, header, flags] = [has(0), has(1), has(2), has(3), has(4)];
-            let values = if raw { Values::Raw } else { Values::Format };
+            let values = if raw { ValueNotation::Raw } else { ValueNotation::Format };
             let mut text = if header { "CPU 1 is empty\ncpus=2\n".to_owned() } else { String::new() };
             for (cpu, us, what) in events() {
                 let time = format!("{}{}", seconds(us), if ns { "000" } else { "" });
@@ -543,10 +547,10 @@ fn error_for_unknown_trace_text_names_the_cause() {
 }
 
 /// Returns the text of one CPU's trace, as in the file `per_cpu/cpu0/trace`.
-fn of_cpu(wanted: u32, shift: u64) -> String {
+fn trace_of_cpu(wanted: u32, shift: u64) -> String {
     let mine = events().into_iter().filter(|(cpu, ..)| *cpu == wanted);
     let lines = mine.map(|(cpu, us, what)| {
-        let body = what.body(KernelFields::Named, Values::Format, false);
+        let body = what.body(KernelFields::Named, ValueNotation::Format, false);
         format!(
             "            bash-{:<7} [{cpu:03}] ..... {}: {}: {body}\n",
             100 + cpu,
@@ -562,7 +566,7 @@ fn of_cpu(wanted: u32, shift: u64) -> String {
 #[test]
 fn relative_timestamps_in_a_trace_are_skipped() {
     let text =
-        of_cpu(0, 0).replace(": mm_page_", ": (+12)   mm_page_").replace(": kmalloc", ": (+3) kmalloc");
+        trace_of_cpu(0, 0).replace(": mm_page_", ": (+12)   mm_page_").replace(": kmalloc", ": (+3) kmalloc");
     let (facts, _) = facts(&text).unwrap();
     assert_eq!((facts.total, facts.not_understood), (40, 0));
 }
@@ -580,18 +584,18 @@ fn trace_parser_reads_cache_names_before_the_pointer() {
 fn concatenated_traces_of_several_cpus_are_sorted_by_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.txt");
-    std::fs::write(&path, of_cpu(0, 0) + &of_cpu(1, 0)).unwrap();
+    std::fs::write(&path, trace_of_cpu(0, 0) + &trace_of_cpu(1, 0)).unwrap();
     let report = replay_json(&[path.to_str().unwrap()]);
     let health = &report["trace_health"];
     assert_eq!((&health["missing"], &health["not_understood"]), (&0.into(), &0.into()), "{health}");
     assert!(health.to_string().contains("sorted by time"), "{health}");
     // Both orders of concatenation are tested, because the order of CPUs is not the order of time.
-    let (both, _) = facts(&(of_cpu(0, 0) + &of_cpu(1, 0))).unwrap();
-    let (back, _) = facts(&(of_cpu(1, 0) + &of_cpu(0, 0))).unwrap();
+    let (both, _) = facts(&(trace_of_cpu(0, 0) + &trace_of_cpu(1, 0))).unwrap();
+    let (back, _) = facts(&(trace_of_cpu(1, 0) + &trace_of_cpu(0, 0))).unwrap();
     assert_eq!((both.objects.matched, both.objects.pre_trace_frees, both.objects.hidden_frees), (20, 0, 0));
     assert_eq!(both.objects, back.objects);
     // The text has two different traces.
-    let two = of_cpu(0, 0) + &of_cpu(0, 50_000_000);
+    let two = trace_of_cpu(0, 0) + &trace_of_cpu(0, 50_000_000);
     std::fs::write(&path, &two).unwrap();
     let second = two.lines().position(|line| line.contains(" 50.0000")).unwrap() + 1;
     refused(
@@ -604,7 +608,7 @@ fn concatenated_traces_of_several_cpus_are_sorted_by_time() {
 fn too_many_unknown_trace_lines_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.txt");
-    let good = of_cpu(0, 0);
+    let good = trace_of_cpu(0, 0);
     let odd = "            bash-1  [000] ..... 200.000000: kmalloc: of a kernel that is not known\n";
     std::fs::write(&path, format!("{good}{}", odd.repeat(3))).unwrap();
     let name = path.to_str().unwrap();
@@ -650,7 +654,7 @@ fn uslab_recognizes_the_kind_of_each_input_file() {
             assert!(out.contains(part), "{name}: expected {part:?} in {out}");
         }
     };
-    let trace = of_cpu(1, 0);
+    let trace = trace_of_cpu(1, 0);
     what("t", trace.as_bytes(), &["the text of ftrace", "uslab replay ", "frees name their caches"]);
     for packing in TraceCompression::ALL {
         what("packed", &packing.pack(trace.as_bytes()), &["the text of ftrace"]);

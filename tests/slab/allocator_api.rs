@@ -66,7 +66,7 @@ macro_rules! collections {
     }};
 }
 
-/// The number of bytes that each pool gets; more than needed, because some allocators cannot reuse each freed byte
+/// The number of bytes that each pool gets; it is generous, because some allocators cannot reuse each freed byte
 /// immediately.
 const BYTES: usize = 4 << 20;
 
@@ -139,7 +139,7 @@ fn topmost_arena_container_grows_in_place() {
     assert_eq!(fixed.used(), 0, "the topmost block must be freed immediately");
 }
 
-/// If zeroed memory is requested, it must be zero even if a block grows in place over bytes that were written before.
+/// Requested zeroed memory must be zero even if a block grows in place over bytes that were written before.
 #[test]
 fn zeroed_growth_in_place_zeroes_the_new_bytes() {
     use allocator_api2_04::alloc::Allocator;

@@ -1,5 +1,5 @@
-//! Checks, for each public type of the three crates, if it is `Send` and `Sync`, and states the reason. The test fails
-//! if a field changes an auto trait, or if an `unsafe impl` grants too much.
+//! Checks if each public type of the three crates is `Send` and `Sync`, and states the reason. The test fails if a
+//! field changes an auto trait, or if an `unsafe impl` grants too much.
 //!
 //! A generic type is tested with three parameters: `u8`, `Cell<u8>` (`Send`, but not `Sync`) and `Rc<u8>` (not `Send`,
 //! not `Sync`).
@@ -14,7 +14,7 @@ use uslab_buddy as buddy;
 use uslab_magazine as magazine;
 use uslab_magazine::sync;
 
-/// Evaluates to `true` if a type has an auto trait: if so, the inherent constant shadows the constant of the trait.
+/// Evaluates to `true` if a type has an auto trait: then the inherent constant shadows the constant of the trait.
 macro_rules! is {
     ($type:ty: $auto:ident) => {{
         struct TraitProbe<T: ?Sized>(std::marker::PhantomData<T>);
@@ -58,7 +58,7 @@ impl magazine::Round for TestRound {
         Self
     }
 }
-/// Static memory for a pool; the next type is a pool in this memory.
+/// Static memory for a pool; the type after it is a pool in this memory.
 type Stack = Borrowed<'static>;
 type PoolOnStack = FixedPool<Stack>;
 

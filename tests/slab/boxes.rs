@@ -10,14 +10,14 @@ use uslab_magazine::on_cpu;
 use uslab_magazine::sync::{AtomicUsize, Counter, Ordering::Relaxed};
 
 /// A value type that counts its live instances.
-struct Tracked(Arc<AtomicUsize>);
-impl Tracked {
+struct DropCounter(Arc<AtomicUsize>);
+impl DropCounter {
     fn new(live_count: &Arc<AtomicUsize>) -> Self {
         live_count.fetch_add(1, Relaxed);
         Self(live_count.clone())
     }
 }
-impl Drop for Tracked {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
@@ -28,12 +28,14 @@ fn cache_of_type(subsystem: &Subsystem, name: &str) -> Option<uslab::CacheInfo> 
 }
 
 #[test]
-fn frees_into_a_dropped_cache_bypass_magazines() {
+fn objects_freed_into_a_dropped_cache_bypass_magazines() {
     let subsystem = subsystem(2);
     let live_count = Arc::new(AtomicUsize::new(0));
     let destructions = live_count.clone();
-    let cache =
-        ObjectCache::builder("left").ctor(move || Tracked::new(&destructions)).build_in(&subsystem).unwrap();
+    let cache = ObjectCache::builder("left")
+        .ctor(move || DropCounter::new(&destructions))
+        .build_in(&subsystem)
+        .unwrap();
     let mut objects: Vec<_> = (0..1000).map(|_| cache.alloc_owned().unwrap()).collect();
     // Some objects are in magazines when the handle is dropped.
     objects.truncate(900);
@@ -59,7 +61,7 @@ fn frees_into_a_dropped_cache_bypass_magazines() {
 /// An object that outlives the handle of its cache is freed as usual: with checks, with a reset, without magazines, on
 /// several nodes.
 #[test]
-fn dropped_caches_end_after_their_last_object_is_freed() {
+fn dropped_cache_is_destroyed_after_its_last_object_is_freed() {
     let nodes = Subsystem::new(common::config(4, 2, 64 << 20)).unwrap();
     let cleared = Arc::new(Counter::new(0));
     for subsystem in [subsystem(2), nodes] {
@@ -113,7 +115,7 @@ fn destructor_panic_does_not_keep_a_dropped_cache_alive() {
 }
 
 #[test]
-fn dropped_cache_ends_after_its_last_deferred_free() {
+fn dropped_cache_is_destroyed_after_its_last_deferred_free() {
     let _readers = common::READERS.lock();
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("deferred").ctor(|| 7_u64).build_in(&subsystem).unwrap();
@@ -129,7 +131,7 @@ fn dropped_cache_ends_after_its_last_deferred_free() {
 }
 
 #[test]
-fn dropped_caches_end_during_concurrent_reaps() {
+fn dropped_caches_are_destroyed_during_concurrent_reaps() {
     let subsystem = subsystem(2);
     let is_done = Counter::new(0);
     std::thread::scope(|scope| {
@@ -159,10 +161,10 @@ fn dropped_caches_end_during_concurrent_reaps() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// If a cache has objects in use when its handle is dropped, its class number is not reused, so a late free never
-/// reaches another cache.
+/// If a cache is dropped while objects are in use, its class number is not reused, so a late free never reaches another
+/// cache.
 #[test]
-fn late_frees_into_dropped_caches_reach_no_new_cache() {
+fn late_free_into_a_dropped_cache_affects_no_new_cache() {
     let subsystem = subsystem(2);
     let (sender, receiver) = sync_channel::<OwnedBox<usize>>(32);
     std::thread::scope(|scope| {
@@ -194,7 +196,7 @@ fn boxed_cache_object_has_the_size_of_a_pointer() {
 }
 
 /// The test uses subsystems in mappings, on the heap, and on several nodes. Other threads free the boxes of a dropped
-/// cache, some of them after the drop of the handle, or even of the subsystem.
+/// cache, some of them after the cache's handle or even the subsystem was dropped.
 #[test]
 fn boxed_objects_find_their_caches_from_any_thread() {
     const SUBSYSTEMS: usize = 200;
@@ -208,7 +210,7 @@ fn boxed_objects_find_their_caches_from_any_thread() {
             }
             let subsystem = Subsystem::new(config).unwrap();
             let destructions = live_count.clone();
-            let ctor = move || (i, Tracked::new(&destructions));
+            let ctor = move || (i, DropCounter::new(&destructions));
             (ObjectCache::builder("many").ctor(ctor).build_in(&subsystem).unwrap(), subsystem)
         })
         .collect();
@@ -227,7 +229,7 @@ fn boxed_objects_find_their_caches_from_any_thread() {
             objects
         })
         .collect();
-    let used_objects = |(cache, _): &(ObjectCache<(usize, Tracked)>, Subsystem)| cache.info().used;
+    let used_objects = |(cache, _): &(ObjectCache<(usize, DropCounter)>, Subsystem)| cache.info().used;
     assert!(heaps.iter().all(|heaps| used_objects(heaps) == 100));
     // Each thread gets some boxes of every subsystem.
     let (mut threads, mut kept_boxes) = (vec![vec![], vec![]], vec![]);
@@ -241,7 +243,7 @@ fn boxed_objects_find_their_caches_from_any_thread() {
         let free = |(cpu, objects)| {
             std::thread::spawn(move || {
                 on_cpu(cpu);
-                drop::<Vec<OwnedBox<(usize, Tracked)>>>(objects);
+                drop::<Vec<OwnedBox<(usize, DropCounter)>>>(objects);
             })
         };
         (0..2).zip(threads).map(free).for_each(|thread| thread.join().unwrap());
@@ -267,7 +269,7 @@ fn boxed_objects_find_their_caches_from_any_thread() {
     subsystems.iter().for_each(assert_all_memory_returned);
 }
 
-/// In this test, one cache gets the last class number, so the next cache gets no number.
+/// In this test, one cache gets the last class number, so the next cache gets none.
 #[test]
 fn cache_without_a_class_number_works_without_magazines() {
     on_cpu(0);
@@ -307,7 +309,7 @@ fn cache_without_a_class_number_works_without_magazines() {
 }
 
 #[test]
-fn new_caches_do_not_report_refused_magazines() {
+fn new_cache_does_not_report_that_magazines_were_refused() {
     let subsystem = subsystem(1);
     for magazines in [Magazines::Off, Magazines::BySize] {
         let cache =

@@ -49,10 +49,10 @@ fn cache_at_its_limit_drains_magazines_of_another_cpu() {
     }
 }
 
-/// The destructors free other objects of the same cache, one per slab, at three times: while stacks are drained, while
-/// depots are drained, and afterwards.
+/// The destructors free other objects of the same cache, one per slab: while stacks are drained, while depots are
+/// drained, and afterwards.
 #[test]
-fn objects_freed_during_cache_destruction_enter_no_magazine() {
+fn free_during_cache_destruction_bypasses_magazines() {
     struct RemainingObjects(Vec<NonNull<u8>>, *const KmemCache);
     // SAFETY: any thread may use a cache, and its objects may be freed on any thread.
     unsafe impl Send for RemainingObjects {}
@@ -87,7 +87,7 @@ fn objects_freed_during_cache_destruction_enter_no_magazine() {
     assert_eq!(cache.destroy(), Ok(()));
 }
 
-/// The count includes slabs above `min_partial` that are freed while the magazines are emptied.
+/// The count includes slabs above `min_partial` that are freed when the magazines are emptied.
 #[test]
 fn shrink_returns_the_number_of_freed_slabs() {
     on_cpu(0);
@@ -121,9 +121,9 @@ fn allocation_without_memory_fails_without_a_leak() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// The first attempt to allocate a slab makes less effort, but only if the cache can fall back to a smaller order.
+/// The first attempt to allocate a slab makes less effort if the cache can fall back to a smaller order.
 #[test]
-fn order_0_slab_does_not_count_as_order_fallback() {
+fn slab_of_wanted_order_0_is_not_counted_as_a_fallback() {
     let subsystem = Subsystem::new(config(2, 1, 4 << 20)).unwrap();
     let cache = KmemCache::builder("small", 64).build_in(&subsystem).unwrap();
     assert_eq!(cache.geometry().order(), Order::ZERO);
@@ -312,7 +312,7 @@ fn bulk_allocation_is_all_or_nothing() {
 }
 
 #[test]
-fn allocation_at_a_cache_limit_reclaims_from_no_cache() {
+fn cache_at_its_limit_takes_no_memory_from_other_caches() {
     for magazines in [Magazines::Off, Magazines::BySize] {
         let subsystem = subsystem(1);
         on_cpu(0);
@@ -343,7 +343,7 @@ fn alloc_node_for_the_local_node_uses_magazines() {
     unsafe { cache.free(object) };
 }
 
-/// The oldest caches are the caches of kmalloc, so the test covers their objects, too.
+/// The oldest caches are kmalloc's caches, so the test also covers their objects.
 #[test]
 fn drain_of_offline_cpus_empties_every_cache() {
     let subsystem = subsystem(2);
@@ -534,9 +534,9 @@ fn refused_destroy_reopens_the_magazines() {
     cache.destroy().unwrap();
 }
 
-/// The cache is dropped while one of its objects is in use, and the object stays in use for a long time.
+/// The cache is dropped while one of its objects is in use; the object stays in use long after that.
 #[test]
-fn dropped_cache_does_not_expedite_its_deferred_frees() {
+fn dropping_a_cache_does_not_expedite_its_deferred_frees() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     on_cpu(0);
@@ -564,7 +564,7 @@ fn dropped_cache_does_not_expedite_its_deferred_frees() {
 }
 
 #[test]
-fn freed_objects_return_to_their_node() {
+fn freed_objects_return_to_their_numa_node() {
     let subsystem = Subsystem::new(config(4, 2, 64 << 20)).unwrap();
     let cache = KmemCache::builder("o", 256).build_in(&subsystem).unwrap();
     let node = |block: &Block<'_>| {
@@ -595,7 +595,7 @@ fn freed_objects_return_to_their_node() {
 }
 
 #[test]
-fn full_node_falls_back_to_another_node() {
+fn full_numa_node_falls_back_to_another_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
     let cache = KmemCache::builder("page", 4096).build_in(&subsystem).unwrap();
     on_cpu(0);
@@ -659,8 +659,7 @@ fn concurrent_threads_on_real_cpus_lose_no_object() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// The destructor must free the memory that the constructor allocated, once per object, on every path on which slabs
-/// are freed.
+/// The destructor must free the constructor's memory, once per object, on every path on which slabs are freed.
 #[test]
 fn freeing_a_slab_destructs_each_object_once() {
     on_cpu(0);
@@ -731,7 +730,7 @@ fn check_objects_are_destructed_once(destroy_method: &str, whole_slabs: bool) {
 }
 
 #[test]
-fn failing_constructor_leaks_nothing() {
+fn constructor_error_leaks_nothing() {
     [false, true].into_iter().for_each(check_refused_allocations_leak_nothing);
 }
 fn check_refused_allocations_leak_nothing(whole_slabs: bool) {
@@ -935,8 +934,8 @@ fn concurrent_sharing_and_dropping_loses_no_cache() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: a cache that was dropped while another thread reaped it was treated as a cache with objects in use,
-/// and leaked.
+/// Regression test: a cache that was dropped while another thread reaped it counted as a cache with objects in use, so
+/// it leaked.
 #[test]
 fn cache_dropped_during_a_reap_is_freed() {
     let _readers = READERS.lock();
@@ -968,9 +967,9 @@ fn cache_dropped_during_a_reap_is_freed() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: if one cache was dropped, a concurrent report, reap or drain skipped another, live cache.
+/// Regression test: if one cache was dropped, a concurrent report, reap or drain skipped another cache that was live.
 #[test]
-fn reports_and_drains_never_skip_a_live_cache() {
+fn concurrent_cache_drops_hide_no_cache_from_reports_or_drains() {
     let subsystem = subsystem(2);
     for _ in 0..20 {
         let destructions: Vec<_> = (0..150)
@@ -999,8 +998,7 @@ fn reports_and_drains_never_skip_a_live_cache() {
     }
 }
 
-/// Regression test: a builder with an equal description got the destroyed cache to share, so its allocations never
-/// succeeded.
+/// Regression test: a builder with an equal description shared the destroyed cache, so its allocations never succeeded.
 #[test]
 fn builder_does_not_share_a_destroyed_cache() {
     let subsystem = subsystem(1);

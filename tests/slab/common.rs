@@ -7,8 +7,8 @@ use uslab_buddy::PageConfig;
 use uslab_magazine::sync::Mutex;
 use uslab_magazine::{Cpus, on_cpu};
 
-/// A lock for tests that keep an RCU reader for long, and for tests that require that the process has no reader. The
-/// lock is `std`'s, because debug assertions would count a lock of the project as held.
+/// A lock for tests that keep an RCU reader for long, and for tests that need a process without readers. The lock is
+/// `std`'s, because debug assertions would count a held lock of the project.
 #[allow(clippy::disallowed_types)]
 pub(crate) static READERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -26,7 +26,7 @@ pub(crate) fn subsystem(cpus: u32) -> Subsystem {
 }
 
 /// Creates and drops `caches` caches, one after the other. Another thread, on CPU 1, frees one object of each cache
-/// later, after a few more caches were created.
+/// after a few more caches were created.
 pub(crate) fn use_boxes_outliving_cache(subsystem: &Subsystem, caches: usize) {
     let (sender, receiver) = sync_channel::<OwnedBox<u64>>(64);
     std::thread::scope(|scope| {
@@ -61,8 +61,8 @@ impl RecordedReports {
     }
 }
 
-/// Checks that nothing is in use: no objects and no slabs exist, and all pages are in the largest possible blocks and
-/// were returned to the system.
+/// Checks that nothing is in use: no objects or slabs exist, and all pages are in the largest possible blocks and
+/// returned to the system.
 pub(crate) fn assert_all_memory_returned(subsystem: &Subsystem) {
     subsystem.shrink();
     subsystem.pages().decommit();

@@ -6,8 +6,8 @@ use core::ptr::NonNull;
 use std::collections::BTreeSet;
 use uslab::{AllocError, Config, CorruptionKind, Gfp, KmemCache, Limit, Magazines, Malloc, Subsystem};
 
-/// Returns a subsystem whose corruption reports go to `RecordedReports`. The subsystem checks a free either
-/// immediately, or when the object reaches its slab.
+/// Returns a subsystem whose corruption reports go to `RecordedReports`. The subsystem checks a free immediately, or
+/// when the object reaches its slab.
 fn listening(check_frees: bool) -> (Subsystem, RecordedReports) {
     let (mut config, recorded) =
         (Config { check_frees, ..config(1, 1, 16 << 20) }, RecordedReports::default());
@@ -157,8 +157,7 @@ fn checked_free_refuses_addresses_outside_objects() {
     assert!(recorded.take_reports().is_empty());
 }
 
-/// Regression test: in a slab with a limited number of objects, the bytes after the last object were treated as
-/// objects.
+/// Regression test: in a slab with a limited number of objects, bytes after the last object were treated as objects.
 #[test]
 fn free_beyond_the_last_object_is_refused() {
     for check in [true, false] {
@@ -364,7 +363,7 @@ fn huge_memory_is_freed_only_by_its_start_address() {
     assert_eq!(subsystem.check().unwrap().huge_pages, 0);
 }
 
-/// Even if frees are not checked, a free compares the object with the top of the CPU's stack.
+/// Even without checks of frees, a free compares the object with the top of the CPU's stack.
 #[test]
 fn immediate_double_free_is_detected_without_checks() {
     let (subsystem, recorded) = listening(false);

@@ -17,7 +17,8 @@ struct Mappings {
     /// The number of bytes in writable mappings.
     writable: usize,
     resident: usize,
-    /// The number of readable mappings with wrong core dump flags: dumped but not writable, or writable but not dumped.
+    /// The number of readable mappings with wrong core dump flags: dumped although not writable, or not dumped although
+    /// writable.
     misdumped: usize,
 }
 
@@ -146,11 +147,11 @@ fn child_uses_a_thousand_caches_once() {
     subsystem.check().unwrap();
 }
 
-/// The test prints how long a drain takes, and how long each CPU is without its region. In `.ci/full`, this test runs
-/// in an optimised build.
+/// The test prints the time of a drain, and the time for which each CPU is without its region. In `.ci/full`, this test
+/// runs in an optimised build.
 #[test]
 #[ignore = "a minute, and 5 GiB of memory"]
-fn reap_drains_a_thousand_caches_in_one_pass_per_table() {
+fn reap_drains_many_caches_in_one_pass_per_cpu_table() {
     for cpus in [0, 1, 64, 1024] {
         let count = 1000;
         let subsystem = if cpus == 0 {
@@ -345,7 +346,7 @@ fn child_shrinks_in_its_first_sweep() {
     subsystem.check().unwrap();
 }
 
-/// One sweep covers all caches: if a panic ended it, the remaining caches would stay closed until the next sweep.
+/// One sweep covers all caches; if a panic ended the sweep, the remaining caches would stay closed until the next one.
 /// Regression test: the panic reached the caller of the shrink, and the other objects of the magazine were lost.
 #[test]
 fn shrink_continues_after_the_corruption_handler_panics() {

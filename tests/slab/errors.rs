@@ -1,4 +1,4 @@
-//! Tests failed requests and misuse: the error messages must be exact, nothing may be lost, and the subsystem must work
+//! Tests failed requests and misuse: error messages must be exact, nothing may be lost, and the subsystem must work
 //! afterwards.
 
 use crate::common::{RecordedReports, assert_all_memory_returned, config, subsystem};
@@ -238,7 +238,7 @@ fn cpu_without_magazine_memory_allocates_from_the_depot() {
 }
 
 #[test]
-fn failed_madvise_causes_no_error() {
+fn refused_madvise_call_causes_no_error() {
     let (subsystem, faults) = faulty();
     let cache = KmemCache::builder("inode", 640).build_in(&subsystem).unwrap();
     for _ in 0..3 {
@@ -328,7 +328,7 @@ fn tests_named_in_tables(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn error_tables_name_only_existing_tests() {
+fn documented_error_tables_name_only_existing_tests() {
     let slab = workspace().join("slab");
     let read_text = |path: &Path| std::fs::read_to_string(path).unwrap();
     let mut tests = read_text(&slab.join("src/cache/prefill.rs"));

@@ -1,5 +1,4 @@
-//! Tests that unused memory costs nothing: memory of objects that were never written, and address space that the system
-//! refuses.
+//! Tests that unused memory costs nothing: objects that were never written, and address space that the system refuses.
 
 use crate::process::{is_alone, resident, run_test_alone};
 use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -73,12 +72,12 @@ fn subsystem_reserves_less_in_little_address_space() {
     }
 }
 
-/// This test needs a process for itself, because it sets limits for the process.
+/// The test needs a separate process, because it sets limits for the whole process.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn free_memory_bound_shrinks_with_the_data_limit() {
+fn bound_on_kept_free_memory_shrinks_with_the_data_limit() {
     use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
-    if !is_alone("frugal::free_memory_bound_shrinks_with_the_data_limit") {
+    if !is_alone("frugal::bound_on_kept_free_memory_shrinks_with_the_data_limit") {
         return;
     }
     // The process's control groups may also have limits.

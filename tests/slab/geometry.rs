@@ -2,7 +2,7 @@
 //! snapshot.
 //!
 //! Two snapshots are stored in `tests/slab/data`. The variable `USLAB_TRACES=DIR` adds every `*slabinfo` in the folders
-//! of `DIR`; machines of `host-*` folders have 2 CPUs, all others 4.
+//! of `DIR`; machines in `host-*` folders have 2 CPUs, all others have 4.
 
 use std::path::{Path, PathBuf};
 use uslab::geometry::{Geometry, OrderRule};
@@ -14,7 +14,7 @@ fn read_slabinfo_file(path: &Path) -> SlabInfo {
     text.parse().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Returns the number of rows, and how many of them the rule predicts for a machine with `cpus` CPUs.
+/// Returns the number of rows, and the number that the rule predicts for a machine with `cpus` CPUs.
 fn count_matches(info: &SlabInfo, cpus: u32) -> (usize, usize) {
     let rule = OrderRule::for_cpus(cpus);
     let matching_rows = info.rows.iter().filter(|row| {
@@ -80,9 +80,9 @@ fn slab_geometry_matches_every_slabinfo_of_the_trace_library() {
     assert!(files > 0, "found no snapshot in {}", Path::new(&traces).display());
 }
 
-/// The test compares the stride, computed from size and alignment, and `min_partial` with the kernel's sysfs. In the
-/// kernel, a cache with a constructor and a type-stable cache store a free-list pointer after each object; this
-/// project's caches do not.
+/// The test compares two values with the kernel's sysfs: the stride, computed from size and alignment, and
+/// `min_partial`. In the kernel, a cache with a constructor or a type-stable cache stores a free-list pointer after
+/// each object; this project's caches do not.
 #[test]
 fn slab_geometry_matches_every_attribute_table_of_the_trace_library() {
     let Some(traces) = std::env::var_os("USLAB_TRACES") else {

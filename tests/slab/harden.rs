@@ -1,5 +1,5 @@
-//! Tests hardened caches and mallocs: the effect of each option, and the reports about sampled allocations; no memory
-//! may be lost.
+//! Tests hardened caches and mallocs: the effect of each option, the reports about sampled allocations, and the absence
+//! of leaks.
 
 use crate::common::{RecordedReports, config};
 use core::alloc::Layout;
@@ -14,7 +14,7 @@ use uslab_magazine::on_cpu;
 fn hardened(harden: Harden) -> (Subsystem, RecordedReports) {
     debugged(harden, "-")
 }
-/// Returns a subsystem that is hardened as by `hardened`, with the given rules of `slab_debug`.
+/// Returns a subsystem with the options in `hardened` and the given rules of `slab_debug`.
 fn debugged(harden: Harden, rules: &str) -> (Subsystem, RecordedReports) {
     let (mut config, recorded) = (Config { harden, ..config(2, 1, 64 << 20) }, RecordedReports::default());
     config.slab_debug = rules.parse().unwrap();
@@ -114,7 +114,7 @@ fn slab_debug_and_canaries_can_be_combined() {
 
 /// Regression test: with canaries and without guard pages, a sized free of a page block was always refused.
 #[test]
-fn page_block_with_canaries_can_be_freed_by_size() {
+fn page_block_with_canaries_accepts_a_sized_free() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
     let malloc = Malloc::new(&subsystem).unwrap();
     for size in [33_000, 40_000, 1 << 20] {
@@ -226,7 +226,7 @@ fn free_with_a_wrong_size_is_reported() {
 }
 
 /// Regression test: after an allocation with a large alignment, a sized free was reported as wrong, because a reused
-/// mapping may be an eighth larger than the request.
+/// mapping may be an eighth larger than requested.
 #[test]
 fn free_by_size_is_accepted_in_a_reused_mapping() {
     let (mut config, recorded) =
@@ -246,7 +246,7 @@ fn free_by_size_is_accepted_in_a_reused_mapping() {
     assert_eq!(subsystem.info().huge.reused, 1);
 }
 
-/// Regression test: idle mappings were unmapped without being counted, so the reaper did not notice any work.
+/// Regression test: idle mappings were unmapped but not counted, so the reaper noticed no work.
 #[test]
 fn idle_mappings_are_unmapped_and_counted() {
     let (subsystem, _) = hardened(Harden { guard_pages: true, ..Harden::OFF });
@@ -260,10 +260,10 @@ fn idle_mappings_are_unmapped_and_counted() {
     subsystem.check().unwrap();
 }
 
-/// Regression test: a write before an object was reported only if the preceding object was in use, and only when that
-/// object was freed.
+/// Regression test: a write before an object was reported only if the preceding object was in use, and only when the
+/// preceding object was freed.
 #[test]
-fn write_between_two_objects_is_reported_by_either_free() {
+fn write_between_two_objects_is_reported_by_freeing_either() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
     let cache = KmemCache::builder("inode", 64).build_in(&subsystem).unwrap();
     let stride = cache.geometry().stride();
@@ -681,8 +681,8 @@ fn slabs_beyond_the_mapping_quota_have_no_guard_page() {
     assert!(is_readable(at(slab + bytes - 4096)));
 }
 
-/// Four threads make random calls with all options enabled; no memory may be lost or shared, and no error may be
-/// reported.
+/// Four threads make random calls with all options enabled; no memory may be lost or have two owners, and no error may
+/// be reported.
 #[test]
 fn hardened_malloc_reports_nothing_under_random_operations() {
     for seed in 1..=3 {
@@ -773,7 +773,7 @@ fn is_sampled(subsystem: &Subsystem, memory: NonNull<u8>) -> bool {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn sampled_allocation_can_be_written_and_resized() {
+fn guard_sample_can_be_written_and_resized() {
     for sampling_period in [50, 500] {
         let (subsystem, malloc, recorded) = guarded(sampling_period, true);
         let mut sampled = 0;
@@ -838,10 +838,10 @@ fn invalid_free_of_a_sample_is_reported() {
     assert_eq!(kinds(&recorded), [Overflow]);
 }
 
-/// Magazines could serve a program forever; without a periodic miss, the guard would then never sample an allocation.
+/// Magazines can serve a program forever; without a periodic miss, the guard would then never sample an allocation.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn guard_samples_once_per_interval_without_magazine_misses() {
+fn guard_samples_every_interval_even_without_stack_misses() {
     let (subsystem, malloc, _) = guarded(10_000, false);
     let pairs = |n| {
         let mut sampled = 0;
@@ -868,8 +868,8 @@ fn guard_samples_once_per_interval_without_magazine_misses() {
     assert_eq!(pairs(100), 0);
 }
 
-/// Regression test: without restartable sequences, as on simulated CPUs, each allocation counted as a miss, although
-/// each miss represents 64 allocations.
+/// Regression test: without restartable sequences, as on simulated CPUs, each allocation counted as a miss, although a
+/// miss represents 64 allocations.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_caches_at_the_configured_rate() {
@@ -905,7 +905,7 @@ fn forked_child_inherits_guard_samples() {
     assert_eq!(recorded.take_reports(), []);
 }
 
-/// Returns a subsystem whose caches are sampled by the guard, one of its caches, and a cache that is not sampled.
+/// Returns a subsystem whose caches the guard samples, one of its caches, and a cache that the guard does not sample.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn caches_with_guard(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, RecordedReports) {
     let (subsystem, _, recorded) = guarded(guard_every, true);
@@ -1036,7 +1036,7 @@ fn make_memory_mistake(mistake: &str, of_kmalloc: bool) {
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn sample_error_report_has_allocation_and_free_stacks() {
+fn sample_error_report_shows_alloc_and_free_call_stacks() {
     let variable = "USLAB_TEST_MISTAKE";
     if let Ok(mistake) = std::env::var(variable) {
         let (other_index, what) = mistake.split_once(' ').unwrap();
@@ -1099,8 +1099,7 @@ fn mempool_reserve_is_hardened_like_its_cache() {
     }
 }
 
-/// Regression test: when an object was resized, marking its new end overwrote the evidence of an earlier write past its
-/// old end.
+/// Regression test: marking a resized object's new end overwrote the evidence of an earlier write past its old end.
 #[test]
 fn growth_in_place_reports_a_write_past_objects() {
     let (subsystem, recorded) = hardened(Harden { canaries: true, ..Harden::OFF });
@@ -1126,8 +1125,8 @@ fn growth_in_place_reports_a_write_past_objects() {
     }
 }
 
-/// Regression test: the bytes beyond the requested size contained data of a previous owner, and a `realloc` in place
-/// exposed them.
+/// Regression test: the bytes beyond the requested size contained a previous owner's data, which a `realloc` in place
+/// exposed.
 #[test]
 fn hardened_large_memory_is_zeroed_to_its_end() {
     for harden in

@@ -1,4 +1,4 @@
-//! Tests how the memory that constructed objects own is counted, and how limits, accounts and reports use it.
+//! Tests how memory owned by constructed objects is counted, and how limits, accounts and reports use the count.
 
 use crate::common::{assert_all_memory_returned, config, subsystem};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn allocation_with_held_memory_constructs_a_single_object() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: 256 MiB were never freed, because the reaper thread was not started by slabs of 8 pages.
+/// Regression test: slabs of 8 pages did not start the reaper thread, so 256 MiB were never freed.
 #[test]
 fn reaper_thread_destructs_unused_objects() {
     let reap_every = Some(Duration::from_millis(10));
@@ -192,8 +192,8 @@ fn panic_in_the_weight_function_stops_no_operation() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// If a typed constructor returns an error, the caller of the allocation gets it once; the next allocation calls the
-/// constructor again.
+/// If a typed constructor returns an error, the caller of the allocation gets this error once; the next allocation
+/// calls the constructor again.
 #[test]
 fn error_of_a_typed_constructor_reaches_the_caller() {
     let subsystem = subsystem(1);

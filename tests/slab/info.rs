@@ -1,4 +1,4 @@
-//! Tests that the statistics add up, that they count all operations, and that all views show the same numbers.
+//! Tests that the statistics add up, count all operations, and are the same in all views.
 
 use crate::common::{assert_all_memory_returned, config, subsystem};
 use std::sync::mpsc;
@@ -117,7 +117,7 @@ fn magazines_serve_alternating_allocations_and_frees() {
     assert_eq!(full_info.paths.operations(), full_info.allocs + full_info.frees);
 }
 
-/// A running profile closes the inlined paths, but the slower paths still use the CPUs' stacks.
+/// A running profile closes the inlined paths; the slower paths still use the CPUs' stacks.
 #[test]
 fn magazines_serve_allocations_while_a_profile_runs() {
     let subsystem = subsystem(1);
@@ -262,8 +262,8 @@ fn slab_counts_follow_each_allocation_and_free() {
     assert_eq!(walk(two_rounds), [[3, 0, 0, 0], [3, 0, 0, 1], [3, 0, 0, 8], [3, 0, 0, 7]]);
 }
 
-/// Each wave of the game allocates thirty enemies and then two hundred bullets; from the second wave on, no operation
-/// reaches a slab.
+/// Each wave of the simulated game allocates thirty enemies and then two hundred bullets; from the second wave on, no
+/// operation reaches a slab.
 #[test]
 fn magazines_serve_the_game_workload_without_slab_access() {
     let subsystem = subsystem(1);
@@ -284,7 +284,7 @@ fn magazines_serve_the_game_workload_without_slab_access() {
     assert!(info.paths.share(Path::Cpu) > Some(0.95), "{info:?}");
 }
 
-/// Returns the level that served each operation, as counted by `paths`, in the order of the operations.
+/// Returns the level that served each operation, in order, according to the counts of `paths`.
 fn classes<T>(paths: impl Fn() -> Paths, operations: impl IntoIterator<Item = T>) -> Vec<Path> {
     let mut before = paths();
     let path_counts = operations.into_iter().map(|is_done| {
@@ -350,7 +350,7 @@ fn operations_are_counted_by_the_level_serving_them() {
 }
 
 /// Without magazines, no operation counts as served above the slabs; a free that empties a surplus slab also counts as
-/// a free of the slab's pages. The first freed pages are pushed onto the CPU's stack of pages, for which memory must be
+/// a free of its pages. The first freed pages are pushed onto the CPU's stack of pages, whose memory must then be
 /// committed.
 #[test]
 fn operations_without_magazines_lock_the_numa_node() {
@@ -374,8 +374,8 @@ fn operations_without_magazines_lock_the_numa_node() {
     }
 }
 
-/// Allocations of page blocks count by level: blocks from the CPU's stack count as `cpu`, larger blocks as the zone's,
-/// and mappings as the system's.
+/// Allocations of page blocks count by level: a block from the CPU's stack counts as `cpu`, a larger block as the
+/// zone's, and a mapping as the system's.
 #[test]
 fn large_allocations_are_counted_by_the_serving_path() {
     use Path::{Commit, Cpu, Pages};
@@ -401,7 +401,7 @@ fn large_allocations_are_counted_by_the_serving_path() {
     assert_eq!(info.paths().operations(), info.caches.iter().map(|c| c.allocs + c.frees).sum::<u64>() + 6);
 }
 
-/// Regression test: the 52 caches of kmalloc filled the tables and the Prometheus text with 1,234 series of zeros.
+/// Regression test: kmalloc's 52 caches filled the tables and the Prometheus text with 1,234 series of zeros.
 #[test]
 fn caches_without_slabs_are_shown_only_on_request() {
     let subsystem = subsystem(2);

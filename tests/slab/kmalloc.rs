@@ -10,7 +10,7 @@ use uslab_magazine::{Cpus, on_cpu};
 
 /// Regression test: freeing memory on a node without CPUs panicked.
 #[test]
-fn node_without_cpus_can_serve_allocations() {
+fn numa_node_without_cpus_can_serve_allocations() {
     let mut config = config(2, 2, 0);
     let nodes = vec![vec![(ZoneKind::Normal, 4096)]; 3];
     config.pages = PageConfig::with_nodes(Cpus::simulated(2, 2).unwrap(), nodes);

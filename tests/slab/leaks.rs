@@ -14,7 +14,7 @@ const OBJECTS: usize = 64;
 /// Static words with a non-zero initial value, which puts them into the program's writable data.
 static WORDS: [AtomicUsize; OBJECTS] = [const { AtomicUsize::new(1) }; OBJECTS];
 
-/// Returns the bitwise inverted addresses of objects, which are not pointers to the objects for the search.
+/// Returns the bitwise inverted addresses of objects; the search does not recognise them as pointers to the objects.
 #[inline(never)]
 fn allocate_and_hide_objects(cache: &KmemCache) -> Vec<usize> {
     (0..OBJECTS).map(|_| !cache.alloc(Gfp::KERNEL).unwrap().addr().get()).collect()
@@ -29,8 +29,8 @@ fn count_unreachable(subsystem: &Subsystem) -> u64 {
     subsystem.leaks().0.iter().map(|holder| holder.unreachable).sum()
 }
 
-/// A few objects stay reachable although the program has no pointer to them, because unused words of magazines still
-/// contain their addresses.
+/// A few objects without a pointer in the program stay reachable, because unused words of magazines still contain their
+/// addresses.
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
 fn leak_search_covers_program_memory_and_large_blocks() {
@@ -96,8 +96,8 @@ fn leak_search_covers_program_memory_and_large_blocks() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap has no such words")]
-fn leak_search_reads_page_blocks_to_their_end() {
-    if !is_alone("leaks::leak_search_reads_page_blocks_to_their_end") {
+fn leak_search_reads_page_blocks_completely() {
+    if !is_alone("leaks::leak_search_reads_page_blocks_completely") {
         return;
     }
     let subsystem = Subsystem::new(config(1, 1, 8 << 20)).unwrap();

@@ -1,8 +1,8 @@
 //! Tests that concurrent operations on caches, pools with a reserve, handles and hives are linearizable.
 //!
-//! Real threads run and record their calls with the results; then the history of calls is checked. Each kind of object
-//! also has a wrapper with a deliberate error, whose history must be rejected. Handle tables and hives have a single
-//! owner, so the tests protect them by a lock.
+//! Real threads run and record their calls with the results; afterwards, the history of calls is checked. Each kind of
+//! object also has a wrapper with a deliberate error, whose history must be rejected. Handle tables and hives have a
+//! single owner, so the tests protect them by a lock.
 
 use crate::linearizable::{Call, Object, OwnedOp, Recorder, Spec, check, check_each_object_history};
 use std::collections::BTreeSet;
@@ -13,10 +13,10 @@ use uslab::{Config, Gfp, Hive, KmemCache, Limit, Mempool, ObjectCache, Subsystem
 use uslab_magazine::sync::Mutex;
 
 const THREADS: u64 = 4;
-/// The number of rounds of a test; the constant after it is the number of operations of each thread in a round.
+/// The number of rounds of a test; the next constant is the number of operations of each thread in a round.
 const ROUNDS: u64 = 20;
 const CALLS: u64 = 100;
-/// The number of rounds within which the error of a wrapper must be found; a single round may miss it.
+/// The number of rounds within which a wrapper's error must be found; a single round may miss it.
 const TRIES: u64 = 2000;
 
 /// Runs `body` on each thread, with a new seed in every round, and returns the recorded calls.
@@ -228,7 +228,7 @@ fn handle(op: &HandleOp) -> u64 {
         HandleOp::Insert(handle) | HandleOp::Get(handle, _) | HandleOp::Remove(handle, _) => *handle,
     }
 }
-/// Runs threads that look up handles that other threads inserted; some of these handles are stale.
+/// Runs threads that look up handles from other threads; some of these handles are stale.
 fn run_handle_lookups(
     round: u64,
     insert: impl Fn() -> Handle + Sync,
@@ -317,7 +317,7 @@ fn place(op: &HiveOp) -> usize {
     }
 }
 
-/// A value stays at the address where it was inserted, and no other value gets this address until the value is removed.
+/// A value stays at the address where it was inserted; until it is removed, no other value gets this address.
 #[test]
 fn hive_value_keeps_its_address_until_removed() {
     let run = |round, refills_late: bool| {

@@ -23,7 +23,8 @@ fn bytes(memory: NonNull<u8>, n: usize) -> &'static mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(memory.as_ptr(), n) }
 }
 
-/// Reallocates a block to each of the given sizes. Returns `true` for each step in which the memory stayed in place.
+/// Reallocates a block to each of the given sizes. Returns one flag per step, which is `true` if the memory stayed in
+/// place.
 fn walk(sizes: &[usize], sized: bool) -> Vec<bool> {
     let subsystem = subsystem(1);
     let malloc = Malloc::new(&subsystem).unwrap();
@@ -62,8 +63,8 @@ fn realloc_in_place_wastes_at_most_half_the_block() {
     assert_eq!(walk(&sizes, false)[..11], expected_in_place);
 }
 
-/// Regression test: a block that had shrunk in place was freed by its new layout, so it entered the cache of a smaller
-/// class.
+/// Regression test: a block that had shrunk in place was freed with its new layout, so it entered the cache of a
+/// smaller size class.
 #[test]
 fn realloc_keeps_sized_allocations_in_their_class() {
     let sizes = [112, 97, 96, 96, 32_768, 32_769, 64 << 10, 40 << 10, 32 << 10, 4 * MIB + 1];
@@ -221,9 +222,9 @@ fn mapping_resized_in_place_is_charged_the_difference() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: a mapping of size 0 was charged for no page, so its free reduced the charge by one page too many.
+/// Regression test: a mapping of size 0 was charged for no page, but its free reduced the charge by one page.
 #[test]
-fn mapping_resized_to_zero_is_charged_a_page() {
+fn mapping_resized_to_zero_bytes_is_charged_one_page() {
     let subsystem = limited(16);
     let malloc = Malloc::new(&subsystem).unwrap();
     let aligned = |size| layout(size, 8 * MIB);
@@ -237,9 +238,9 @@ fn mapping_resized_to_zero_is_charged_a_page() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: when a guarded mapping had to move in order to grow, the charge for growing in place remained.
+/// Regression test: if a guarded mapping had to move in order to grow, the charge for growth in place remained.
 #[test]
-fn growing_a_guarded_mapping_is_charged_once() {
+fn growing_a_mapping_with_a_guard_page_is_charged_once() {
     let mut config = config(4, 1, 64 * MIB);
     (config.pages.limited, config.harden.guard_pages) = (true, true);
     let subsystem = Subsystem::new(config).unwrap();
@@ -256,7 +257,7 @@ fn growing_a_guarded_mapping_is_charged_once() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: the consistency check reported charges that callers had made as a violation.
+/// Regression test: the consistency check reported charges made by callers as a violation.
 #[test]
 fn census_accepts_charges_made_by_callers() {
     let subsystem = limited(16);
@@ -334,7 +335,7 @@ fn huge_allocation_drains_cpus_only_if_reclaim_is_allowed() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: malloc permanently lost addresses to a request that the limit then refused.
+/// Regression test: if the limit refused a request, malloc permanently lost the addresses for it.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn reserved_addresses_are_released_only_within_the_limit() {
@@ -360,7 +361,7 @@ fn reserved_addresses_are_released_only_within_the_limit() {
     assert_eq!(charged_bytes(&subsystem), 0);
 }
 
-/// Regression test: a block that could not be unmapped kept its memory, but was not counted.
+/// Regression test: a block that could not be unmapped kept its memory, but this memory was not counted.
 #[test]
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 fn mapping_that_cannot_be_unmapped_is_decommitted() {
@@ -478,10 +479,10 @@ fn concurrent_threads_never_exceed_the_limit() {
 }
 
 /// Returns a subsystem that keeps at most `bytes` of freed mappings.
-fn keeping(bytes: usize) -> Subsystem {
+fn subsystem_keeping(bytes: usize) -> Subsystem {
     Subsystem::new(uslab::Config { huge_cache: bytes, ..config(1, 1, 16 * MIB) }).unwrap()
 }
-/// Returns the MiB of mappings for blocks above the largest page block: mappings in use, and kept mappings.
+/// Returns the MiB of mappings for blocks above the largest page block, both in use and kept.
 fn huge(subsystem: &Subsystem) -> (u64, u64) {
     subsystem.check().unwrap();
     let info = subsystem.info().huge;
@@ -492,7 +493,7 @@ fn huge(subsystem: &Subsystem) -> (u64, u64) {
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn freed_mapping_serves_the_next_fitting_request() {
-    let subsystem = keeping(128 * MIB);
+    let subsystem = subsystem_keeping(128 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let alloc = |size, gfp| malloc.alloc(layout(size, 8), gfp).unwrap();
     let first = alloc(16 * MIB, Gfp::KERNEL);
@@ -515,7 +516,7 @@ fn freed_mapping_serves_the_next_fitting_request() {
     assert_eq!((info.allocs, info.frees, info.reused, info.unmapped), (4, 4, 2, 0));
     assert_eq!((info.paths.pages, info.paths.commit), (6, 2));
     let statistics = subsystem.info().statistics().to_string();
-    let line = "# huge: 0 mappings of 0 bytes in use, 22020096 bytes kept; 2 of 4 allocations reused one\n";
+    let line = "# huge: 0 mappings of 0 bytes in use, 22020096 bytes kept; 2 of 4 allocations reused a kept mapping\n";
     assert!(statistics.contains(line), "{statistics}");
     assert_eq!(statistics.parse::<uslab::SlabInfo>().unwrap(), subsystem.slabinfo());
     subsystem.shrink();
@@ -527,8 +528,8 @@ fn freed_mapping_serves_the_next_fitting_request() {
 
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
-fn kept_freed_mappings_are_bounded_by_mappings_in_use() {
-    let subsystem = keeping(64 * MIB);
+fn mappings_in_use_bound_the_freed_mappings_that_are_kept() {
+    let subsystem = subsystem_keeping(64 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let alloc_blocks = |n: usize, mib| -> Vec<_> {
         (0..n).map(|_| malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap()).collect()
@@ -543,7 +544,7 @@ fn kept_freed_mappings_are_bounded_by_mappings_in_use() {
     // A block above the bound is not kept at all.
     drop(alloc_blocks(1, 17));
     assert_eq!(huge(&subsystem), (0, 0));
-    let without_cache = keeping(0);
+    let without_cache = subsystem_keeping(0);
     let malloc = Malloc::new(&without_cache).unwrap();
     drop(malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap());
     assert_eq!((huge(&without_cache), without_cache.info().huge.unmapped), ((0, 0), 1));
@@ -552,7 +553,7 @@ fn kept_freed_mappings_are_bounded_by_mappings_in_use() {
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn freed_mapping_is_unmapped_after_two_idle_intervals() {
-    let subsystem = keeping(256 * MIB);
+    let subsystem = subsystem_keeping(256 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let piece = |mib| drop(malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap());
     let separate_block = malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap();
@@ -600,8 +601,8 @@ fn freed_mappings_are_unmapped_if_the_system_lacks_memory() {
 }
 
 #[test]
-fn block_across_two_mappings_keeps_its_bytes_when_moved() {
-    let subsystem = keeping(256 * MIB);
+fn moving_a_block_that_spans_two_mappings_keeps_its_bytes() {
+    let subsystem = subsystem_keeping(256 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let piece = |mib| malloc.alloc(layout(mib * MIB, 8), Gfp::KERNEL).unwrap();
     // A resized block may be joined only with mappings that are its neighbours now.

@@ -19,7 +19,7 @@ fn churn(subsystem: &Subsystem, name: &str, slabs: u64) -> KmemCache {
     cache
 }
 
-/// The test compares the counters with the observed operations: by path, and by slabs that were created and freed.
+/// The test compares the counters with the observed operations, both by path and by created and freed slabs.
 #[test]
 fn observed_operations_add_up_to_the_counters() {
     let s = subsystem(1);
@@ -80,7 +80,7 @@ fn fast_path_operations_are_not_observed() {
     assert!(event_counts.iter().all(|event_counts| (1..500).contains(event_counts)), "{event_counts:?}");
 }
 
-/// No lock is held while the observer runs, so it may allocate from the observed cache, and create and drop caches.
+/// The observer runs without held locks, so it may allocate from the observed cache, and create and drop caches.
 #[test]
 fn observer_can_use_caches_of_its_subsystem() {
     let s = Arc::new(subsystem(1));

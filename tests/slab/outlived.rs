@@ -1,5 +1,5 @@
-//! Creates caches one after the other, and drops each cache before one of its objects is freed. The test runs alone in
-//! a process, and measures the memory of the process.
+//! Creates caches one after the other, and drops each of them before one of its objects is freed. The test runs alone
+//! in a process, and measures the memory of the process.
 
 use crate::common::{assert_all_memory_returned, subsystem, use_boxes_outliving_cache};
 use crate::process::{is_alone, resident};

@@ -57,8 +57,8 @@ fn prometheus_text_passes_a_strict_parser() {
     drop((blocks, large_block));
 }
 
-/// Regression test: objects in quarantine were not counted, so the counts by location added up to less than the number
-/// of objects.
+/// Regression test: objects in quarantine were not counted, so the counts by location had a sum below the number of
+/// objects.
 #[test]
 fn metrics_include_quarantined_objects() {
     let subsystem = Subsystem::new(config(1, 1, 16 << 20)).unwrap();
@@ -194,7 +194,7 @@ fn metrics_text_reader_rejects_invalid_text() {
     }
 }
 
-/// Regression test: the sum of several limits overflowed, which caused a panic, or made a tenant without a limit appear
+/// Regression test: the sum of several limits overflowed, so the code panicked, or a tenant without a limit appeared
 /// far above its limit.
 #[test]
 fn summed_account_limits_do_not_overflow() {

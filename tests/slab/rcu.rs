@@ -49,7 +49,7 @@ fn type_stable_pages_are_freed_after_the_last_reader() {
 }
 
 #[test]
-fn type_stable_cache_can_end_before_its_slabs() {
+fn type_stable_cache_can_be_destroyed_before_its_slabs() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let reader = rcu::pin();
@@ -114,7 +114,7 @@ fn readers_of_type_stable_memory_see_only_valid_objects() {
 }
 
 #[test]
-fn deferred_free_waits_for_readers_of_the_object() {
+fn deferred_free_waits_for_all_readers_of_the_object() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("node")
@@ -204,7 +204,7 @@ fn each_deferred_object_is_freed_exactly_once() {
 }
 
 #[test]
-fn dropped_cache_ends_after_its_deferred_frees() {
+fn dropped_cache_is_destroyed_after_its_deferred_frees() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let reader = rcu::pin();

@@ -1,5 +1,5 @@
-//! Tests a system that begins to refuse operations while the process runs. Each test enters a sandbox in a separate
-//! process for this.
+//! Tests a system that begins to refuse operations while the process runs. Each of these tests enters a sandbox in a
+//! separate process.
 #![cfg(all(target_os = "linux", not(uslab_heap)))]
 
 #[path = "../kit/sandbox.rs"]
@@ -12,10 +12,9 @@ use nix::unistd::Pid;
 use uslab::{Config, Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::Mechanism;
 
-/// If the system refuses the membarrier of a drain, the drain takes nothing: objects stay on the stacks, and remain
-/// usable.
+/// If the system refuses a drain's membarrier, the drain takes nothing: objects stay on the stacks, and remain usable.
 #[test]
-fn sandbox_without_membarrier_loses_no_object() {
+fn drains_in_a_sandbox_without_membarrier_lose_no_object() {
     run_test_alone("sandbox::child_drains_caches_without_membarrier", "");
 }
 #[test]
@@ -81,7 +80,8 @@ fn child_drains_caches_without_membarrier() {
     let (refused_drains, statistics_text) = (info.drains.refused, info.statistics().to_string());
     assert_eq!((outcomes[1], &json["drains"]["refused"]), (refused_drains, &refused_drains.into()));
     assert_eq!(outcomes.iter().sum::<u64>(), info.drains.passes);
-    let line = format!("# drains: membarrier refused {refused_drains} of {},", info.drains.passes);
+    let line =
+        format!("# drains: membarrier was refused in {refused_drains} of {} drains,", info.drains.passes);
     match subsystem.cpus().mechanism() {
         Mechanism::Claimed => {
             assert_eq!((refused_drains, held_objects), (0, 0), "the claimed mechanism must issue no barrier");
@@ -96,10 +96,10 @@ fn child_drains_caches_without_membarrier() {
 }
 
 /// If the C library does not register threads for restartable sequences, each thread registers itself at its first
-/// miss. The thread then continues to use the rounds on its CPU's stack. Regression test: the registration of a thread
-/// added another magazine.
+/// miss. After it has registered itself, the thread continues to use the rounds on its CPU's stack. Regression test:
+/// the registration of a thread added another magazine.
 #[test]
-fn thread_registering_itself_for_rseq_adds_no_magazine() {
+fn rseq_registration_of_a_thread_adds_no_magazine() {
     run_test_alone(
         "sandbox::child_registers_its_threads_for_restartable_sequences",
         "GLIBC_TUNABLES=glibc.pthread.rseq=0",

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use uslab::{AllocError, Block, Gfp, KmemCache, Limit, Shrinker, Subsystem};
 use uslab_magazine::sync::{Counter, Mutex};
 
-/// A program's cache of blocks that can be dropped, oldest first, and the requests that its shrinker has received.
+/// A program's cache of blocks that can be dropped, oldest first, together with the requests that its shrinker has
+/// received.
 #[derive(Clone, Default)]
 struct LruBlockShrinker {
     blocks: Arc<Mutex<Vec<Block<'static>>>>,
@@ -27,7 +28,12 @@ impl Shrinker for LruBlockShrinker {
     }
 }
 
-fn leaked(subsystem: &Arc<Subsystem>, name: &str, size: usize, limit: Option<Limit>) -> &'static KmemCache {
+fn new_leaked_cache(
+    subsystem: &Arc<Subsystem>,
+    name: &str,
+    size: usize,
+    limit: Option<Limit>,
+) -> &'static KmemCache {
     let builder = KmemCache::builder(name, size);
     let builder = limit.into_iter().fold(builder, |builder, limit| builder.limit(limit));
     Box::leak(Box::new(builder.build_in(subsystem).unwrap()))
@@ -36,7 +42,7 @@ fn leaked(subsystem: &Arc<Subsystem>, name: &str, size: usize, limit: Option<Lim
 #[test]
 fn cache_at_its_limit_gets_objects_from_its_shrinker() {
     let subsystem = Arc::new(subsystem(1));
-    let cache = leaked(&subsystem, "entry", 512, Some(Limit::Slabs(2)));
+    let cache = new_leaked_cache(&subsystem, "entry", 512, Some(Limit::Slabs(2)));
     let lru = LruBlockShrinker::default();
     let registered = cache.register_shrinker(lru.clone());
     // The loop allocates twice as much as the limit allows, and is never refused.
@@ -64,7 +70,7 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
         lru.blocks.lock().push(block);
     }
     // A shrinker of another limit is not called.
-    let other_cache = leaked(&subsystem, "other", 512, Some(Limit::Slabs(1)));
+    let other_cache = new_leaked_cache(&subsystem, "other", 512, Some(Limit::Slabs(1)));
     let other_blocks: Vec<_> = std::iter::from_fn(|| other_cache.alloc_block(Gfp::KERNEL).ok()).collect();
     assert_eq!(lru.calls.get(), calls);
     drop(other_blocks);
@@ -80,7 +86,7 @@ fn cache_at_its_limit_gets_objects_from_its_shrinker() {
 fn exhausted_memory_is_reclaimed_from_idle_caches() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
     let (first_cache, other_cache) =
-        (leaked(&subsystem, "one", 2000, None), leaked(&subsystem, "other", 3000, None));
+        (new_leaked_cache(&subsystem, "one", 2000, None), new_leaked_cache(&subsystem, "other", 3000, None));
     let lru = LruBlockShrinker::default();
     let _registered = subsystem.register_shrinker(lru.clone());
     let mut blocks = vec![];
@@ -106,10 +112,10 @@ fn exhausted_memory_is_reclaimed_from_idle_caches() {
 
 /// A shrinker that was added for a limit must also be called if memory is exhausted.
 #[test]
-fn exhausted_memory_is_reclaimed_from_a_cache_shrinker() {
+fn exhausted_memory_is_reclaimed_by_calling_cache_shrinkers() {
     let subsystem = Arc::new(Subsystem::new(config(2, 1, 16 << 20)).unwrap());
-    let entries = leaked(&subsystem, "entry", 2000, Some(Limit::Slabs(1 << 20)));
-    let other_cache = leaked(&subsystem, "other", 3000, None);
+    let entries = new_leaked_cache(&subsystem, "entry", 2000, Some(Limit::Slabs(1 << 20)));
+    let other_cache = new_leaked_cache(&subsystem, "other", 3000, None);
     let lru = LruBlockShrinker::default();
     let _registered = entries.register_shrinker(lru.clone());
     while let Ok(block) = entries.alloc_block(Gfp::NOWAIT) {
@@ -137,7 +143,7 @@ fn shrinker_that_allocates_is_not_called_recursively() {
         }
     }
     let subsystem = Arc::new(subsystem(1));
-    let cache = leaked(&subsystem, "o", 512, Some(Limit::Slabs(1)));
+    let cache = new_leaked_cache(&subsystem, "o", 512, Some(Limit::Slabs(1)));
     let calls = Arc::new(Counter::new(0));
     let _registered = cache.register_shrinker(GreedyShrinker(cache, calls.clone()));
     let blocks: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
@@ -147,12 +153,14 @@ fn shrinker_that_allocates_is_not_called_recursively() {
 
 /// Regression test: a cache was identified by its address, and the next cache got the same address.
 #[test]
-fn new_cache_does_not_call_shrinkers_of_ended_caches() {
+fn new_cache_does_not_call_shrinkers_of_destroyed_caches() {
     let subsystem = Arc::new(subsystem(1));
     let build = || KmemCache::builder("limited", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
     // The shrinker can drop blocks, but helps no other limit.
     let lru = LruBlockShrinker::default();
-    lru.blocks.lock().push(leaked(&subsystem, "entry", 512, None).alloc_block(Gfp::KERNEL).unwrap());
+    lru.blocks
+        .lock()
+        .push(new_leaked_cache(&subsystem, "entry", 512, None).alloc_block(Gfp::KERNEL).unwrap());
     let first = build();
     let _registered = first.register_shrinker(lru.clone());
     drop(first);

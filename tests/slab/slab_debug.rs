@@ -1,4 +1,4 @@
-//! Tests `slab_debug`: red zones, poison, user tracking, injected faults by cache, and the situations of SLUB's own
+//! Tests `slab_debug`: red zones, poison, user tracking, faults injected by cache, and the situations of SLUB's own
 //! tests.
 
 use crate::common::{RecordedReports, config};
@@ -18,7 +18,7 @@ use uslab_magazine::sync::Mutex;
 #[cfg(target_os = "linux")]
 use uslab_magazine::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// The reports that a corruption handler has received: the kind, a line, and the full text of each.
+/// The reports that a corruption handler has received, each with its kind, a line, and the full text.
 #[derive(Clone, Default)]
 struct Reports(Arc<Mutex<Vec<(CorruptionKind, String, String)>>>);
 
@@ -57,16 +57,15 @@ unsafe fn clobber(object: NonNull<u8>, offset: isize, byte: u8) {
 }
 
 /// The situations of SLUB's KUnit tests, with their names and expected numbers of errors: damage counts as one error,
-/// its repair as another. Linux 7.1 has eleven such situations; this module covers all of them. A twelfth situation,
-/// damage to the left red zone, is new, because SLUB's tests write only after objects.
+/// and its repair as another. Linux 7.1 has eleven such situations; this module covers all of them. The twelfth
+/// situation, damage to the left red zone, is new, because SLUB's tests write only after objects.
 ///
 /// Two of SLUB's situations have no exact counterpart in this project's allocator. SLUB's test `next_pointer` breaks
 /// and repairs the free-list pointer in a free object, and expects 3, 2 and 0 errors. In this project, objects contain
-/// no pointers, and the same word is poison: the test expects 2 errors, including the repair, and then 0. In SLUB's
-/// test `kmalloc_kfree_nolock`, an interrupt arrives during an allocation, and the interrupt allocates and frees, too.
-/// In userspace, a signal handler corresponds to an interrupt, but it must not allocate, because its thread may hold a
-/// lock of the allocator. The closest case to the interrupt is a signal handler that makes another thread allocate
-/// immediately.
+/// no pointers, and the same word is poison; the test expects 2 errors, including the repair, and then 0. In SLUB's
+/// test `kmalloc_kfree_nolock`, an interrupt arrives during an allocation and also allocates and frees. In userspace, a
+/// signal handler corresponds to an interrupt, but it must not allocate, because its thread may hold a lock of the
+/// allocator. The closest case to the interrupt is a signal handler that makes another thread allocate immediately.
 mod slub_kunit {
     use super::*;
 
@@ -559,7 +558,7 @@ fn freeing_function(cache: &KmemCache, object: NonNull<u8>) {
 }
 
 #[test]
-fn double_free_report_has_allocation_and_free_stacks() {
+fn double_free_report_shows_alloc_and_free_call_stacks() {
     let (subsystem, reports) = listening("FU");
     let cache = build_debugged(&subsystem, SlabDebug::empty());
     let object = allocating_function(&cache);
@@ -613,8 +612,7 @@ fn objects_in_use_are_listed_by_call_stack() {
     freeing_function(&cache, reused);
 }
 
-/// Regression test: two threads could both acquire the tag of an object, and the reaper freed slabs while they were
-/// being checked.
+/// Regression test: two threads could both acquire an object's tag, and the reaper freed slabs during their check.
 #[test]
 fn slab_validation_prevents_freeing_of_slabs() {
     let (mut config, attempts) = (config(2, 1, 64 << 20), Arc::new(Mutex::new(Vec::new())));
@@ -786,8 +784,8 @@ fn slab_debug_does_not_poison_constructed_objects() {
     subsystem.check().unwrap();
 }
 
-/// If the red zone of a smaller size would overwrite an earlier invalid write, the write must be detected before the
-/// size changes.
+/// A smaller size may put a red zone over an earlier invalid write, so the write must be detected before the size
+/// changes.
 #[test]
 fn resize_reports_a_write_past_the_object() {
     let (subsystem, reports) = listening("Z");

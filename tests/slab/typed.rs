@@ -5,25 +5,25 @@ use std::sync::Arc;
 use uslab::{AllocError, CacheBox, Limit, Magazines, ObjectCache, OwnedBox};
 use uslab_magazine::sync::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// A value type that counts its live instances, and detects use after drop.
-struct Tracked {
+/// A value type that counts its live instances and detects use after drop.
+struct DropCounter {
     live_count: Arc<AtomicUsize>,
     name: String,
 }
-impl Tracked {
+impl DropCounter {
     fn new(live_count: &Arc<AtomicUsize>) -> Self {
         live_count.fetch_add(1, Relaxed);
         Self { live_count: live_count.clone(), name: "fresh".into() }
     }
 }
-impl Drop for Tracked {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.live_count.fetch_sub(1, Relaxed);
     }
 }
 
 #[test]
-fn objects_stay_constructed_until_their_slab_is_freed() {
+fn freed_objects_stay_constructed_until_their_slab_is_freed() {
     for (magazines, whole_slabs) in [
         (Magazines::BySize, false),
         (Magazines::Off, false),
@@ -34,7 +34,7 @@ fn objects_stay_constructed_until_their_slab_is_freed() {
         let live_count = Arc::new(AtomicUsize::new(0));
         let counter = live_count.clone();
         let builder =
-            ObjectCache::builder("tracked").ctor(move || Tracked::new(&counter)).magazines(magazines);
+            ObjectCache::builder("tracked").ctor(move || DropCounter::new(&counter)).magazines(magazines);
         let builder = if whole_slabs { builder.construct_slabs() } else { builder };
         let cache = builder.build_in(&subsystem).unwrap();
         let mut object = cache.alloc().unwrap();
@@ -63,7 +63,7 @@ fn constructor_panic_destructs_the_objects_already_constructed() {
     let cache = ObjectCache::builder("tracked")
         .ctor(move || {
             assert_ne!(calls.fetch_add(1, Relaxed), 5, "intended panic");
-            Tracked::new(&counter)
+            DropCounter::new(&counter)
         })
         .construct_slabs()
         .build_in(&subsystem)
@@ -194,8 +194,9 @@ fn owned_objects_keep_their_cache_alive() {
     let subsystem = subsystem(2);
     let live_count = Arc::new(AtomicUsize::new(0));
     let counter = live_count.clone();
-    let cache = ObjectCache::builder("t").ctor(move || Tracked::new(&counter)).build_in(&subsystem).unwrap();
-    let objects: Vec<OwnedBox<Tracked>> = (0..100).map(|_| cache.alloc_owned().unwrap()).collect();
+    let cache =
+        ObjectCache::builder("t").ctor(move || DropCounter::new(&counter)).build_in(&subsystem).unwrap();
+    let objects: Vec<OwnedBox<DropCounter>> = (0..100).map(|_| cache.alloc_owned().unwrap()).collect();
     drop(cache);
     let remaining_cache = subsystem.info().caches.into_iter().find(|cache| cache.name == "t").unwrap();
     assert_eq!(remaining_cache.used, 100);

@@ -17,7 +17,7 @@ use uslab_buddy::{Order, PageConfig};
 use uslab_magazine::sync::{Counter, Mutex};
 use uslab_magazine::{Cpus, Paths, on_cpu};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 const SMALL: Magazines = Magazines::Sized { capacity: 3, stock: 2, depot_limit: 1 };
 
 /// A waker that counts how often it is woken.
@@ -87,11 +87,11 @@ fn deferred_frees_are_not_expedited_without_waiters() {
 }
 
 #[test]
-fn acquire_waits_only_on_limit_errors() {
+fn acquire_waits_only_if_a_limit_is_reached() {
     let subsystem = Subsystem::new(config(1, 1, 1 << 20)).unwrap();
     let cache = KmemCache::builder("all", 4096).build_in(&subsystem).unwrap();
     let _all: Vec<_> = std::iter::from_fn(|| cache.alloc_block(Gfp::KERNEL).ok()).collect();
-    assert!(matches!(cache.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::Memory(_))));
+    assert!(matches!(cache.acquire_timeout(Gfp::KERNEL, LONG_TIMEOUT), Err(AllocError::Memory(_))));
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn threads_and_tasks_share_a_wait_queue() {
         assert!(poll(&mut future).is_none());
         scope.spawn(move || {
             on_cpu(1);
-            let object = cache.acquire_timeout(LONG).unwrap();
+            let object = cache.acquire_timeout(LONG_TIMEOUT).unwrap();
             sender.send(()).unwrap();
             drop(object);
         });
@@ -273,7 +273,7 @@ fn every_contending_waiter_is_eventually_served() {
                     for round in 0..rounds {
                         // Every other request has a very short timeout.
                         let timeout =
-                            if (round + thread) % 2 == 0 { LONG } else { Duration::from_micros(20) };
+                            if (round + thread) % 2 == 0 { LONG_TIMEOUT } else { Duration::from_micros(20) };
                         match cache.acquire_timeout(timeout) {
                             Ok(mut object) => {
                                 *object += 1;
@@ -281,7 +281,7 @@ fn every_contending_waiter_is_eventually_served() {
                                 served_count.add(1);
                             }
                             Err(error) => {
-                                assert!(timeout != LONG, "{error}");
+                                assert!(timeout != LONG_TIMEOUT, "{error}");
                                 assert_eq!(error, AllocError::CacheLimit { slabs: 1 });
                             }
                         }
@@ -324,8 +324,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Compares the futures with a queue of numbers: a polled future has an object if and only if it is first in the
-    /// queue.
+    /// Compares the futures with a queue of numbers: a polled future has an object exactly if it is first in the queue.
     #[test]
     fn waiters_are_served_in_order_of_arrival(ops in ops(), slabs in 1..3_u32) {
         on_cpu(0);
@@ -524,7 +523,7 @@ fn request_above_the_account_limit_is_refused() {
     assert_eq!(account.charged(), 0, "no reclaim may be tried for the request");
 }
 
-/// Regression test: when an account had room again, the empty slabs of other caches were not reclaimed for the waiter.
+/// Regression test: when an account had room again, empty slabs of its other caches were not reclaimed for the waiter.
 #[test]
 fn waiter_with_a_charge_but_no_memory_reclaims_from_idle_caches() {
     let mut config = config(1, 1, 4 << 20);
@@ -550,7 +549,7 @@ fn waiter_with_a_charge_but_no_memory_reclaims_from_idle_caches() {
 }
 
 #[test]
-fn raised_account_limit_wakes_its_waiters() {
+fn raising_an_account_limit_wakes_its_waiters() {
     let subsystem = subsystem(1);
     let (bytes, objects) = account_limit_of_four_slabs(&subsystem);
     let account = Account::new_in(&subsystem, bytes);
@@ -662,8 +661,8 @@ impl uslab::Shrinker for SilentShrinker {
     }
 }
 
-/// Regression test: the waiter's allocation was refused, because a thread that had freed an object before the wait
-/// began did not know about the waiter.
+/// Regression test: the waiter's allocation was refused, because a thread that had freed an object earlier did not know
+/// about the waiter.
 #[test]
 fn new_account_waiter_gets_previously_freed_objects() {
     let subsystem = subsystem(1);
@@ -758,10 +757,10 @@ fn cache_of_an_account_with_waiters_keeps_no_objects() {
     assert!(late_cache.info().in_magazines > 0);
 }
 
-/// If two waiters wait for an account, the first waiter gets a returned charge, even if the second waiter is polled
+/// If two waiters wait for an account, a returned charge is given to the first waiter, even if the second is polled
 /// first.
 #[test]
-fn returned_account_charge_goes_to_the_first_waiter() {
+fn returned_account_charge_serves_the_first_waiter() {
     let subsystem = subsystem(1);
     let account = Account::new_in(&subsystem, usize::MAX);
     let build = |name| KmemCache::builder(name, 4096).magazines(Magazines::Off).account(&account);
@@ -810,7 +809,7 @@ fn report_lists_an_account_with_a_single_cache() {
     assert_eq!(subsystem.info().accounts.len(), 1);
 }
 
-/// A shrinker like [`Idle`], which frees nothing while another thread holds its lock.
+/// A shrinker like [`Idle`] that frees nothing while another thread holds its lock.
 struct Busy(Idle);
 impl uslab::Shrinker for Busy {
     fn count(&self) -> usize {
@@ -835,7 +834,7 @@ fn waiters_retry_a_shrinker_that_gave_up() {
         let _registration = cache.register_shrinker(Busy(Idle(Arc::clone(&idle))));
         let idle_guard = idle.lock();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| cache.acquire_timeout(LONG).map(drop));
+            let waiter = scope.spawn(|| cache.acquire_timeout(LONG_TIMEOUT).map(drop));
             while cache.info().waiting == 0 {
                 std::thread::yield_now();
             }
@@ -859,9 +858,9 @@ fn waiters_retry_a_shrinker_that_gave_up() {
 }
 
 fn wait_until(mut is_met: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + LONG_TIMEOUT;
     while !is_met() {
-        assert!(Instant::now() < deadline, "the condition must hold within {LONG:?}");
+        assert!(Instant::now() < deadline, "the condition must hold within {LONG_TIMEOUT:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -974,8 +973,8 @@ fn waiter_gets_a_memory_error_if_memory_is_exhausted() {
     assert_eq!(second.info().failures, 1);
 }
 
-/// The waiter first gets objects from slabs of the other node, and then pages of its own node. If the other node has no
-/// free pages, memory that another cache keeps must be reclaimed.
+/// The waiter first gets objects from the other node's slabs, and then pages of the waiter's node. If the other node
+/// has no free pages, memory that another cache keeps must be reclaimed.
 #[test]
 fn waiter_gets_objects_of_another_numa_node() {
     let subsystem = Subsystem::new(config(2, 2, 16 << 20)).unwrap();
@@ -1031,7 +1030,7 @@ fn waiter_gets_objects_of_another_numa_node() {
 }
 
 #[test]
-fn each_wait_is_counted_when_the_wait_ends() {
+fn wait_is_counted_when_it_ends() {
     let subsystem = subsystem(1);
     let (cache, mut objects) = fill_to_limit(&subsystem);
     let waits = || cache.info().waits;
@@ -1087,7 +1086,8 @@ fn waiter_sleeps_between_shrinker_calls() {
     let (cache, objects) = fill_to_limit(&subsystem);
     let _registration = cache.register_shrinker(CountingShrinker(Arc::default(), 1000));
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
+        let waiter =
+            scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG_TIMEOUT).map(|object| object.addr()));
         wait_until(|| cache.info().waiting == 1);
         // SAFETY: the object was allocated above, and is freed once.
         unsafe { cache.free(objects[0]) };
@@ -1125,7 +1125,7 @@ fn waiter_gets_a_type_stable_slab_after_readers_unpin() {
     drop(cache.alloc_block(Gfp::KERNEL).unwrap());
     assert_eq!((cache.shrink(), cache.info().grace), (1, 1));
     drop(reader);
-    let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
+    let object = cache.acquire_timeout(Gfp::KERNEL, LONG_TIMEOUT).unwrap();
     // SAFETY: the object was allocated just now.
     unsafe { cache.free(object) };
 }
@@ -1172,7 +1172,7 @@ fn caches_competing_for_an_account_lose_no_object() {
                         objects_held.push(block);
                     }
                     drop(objects_held);
-                    let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
+                    let object = cache.acquire_timeout(Gfp::KERNEL, LONG_TIMEOUT).unwrap();
                     // SAFETY: the object was allocated just now.
                     unsafe { cache.free(object) };
                 }
@@ -1219,7 +1219,10 @@ fn acquire_does_not_wait_at_limit_zero() {
         poll(&mut zero_limit_cache.acquire(Gfp::KERNEL)),
         Some(Err(AllocError::CacheLimit { slabs: 0 }))
     );
-    assert_eq!(zero_limit_cache.acquire_timeout(Gfp::KERNEL, LONG), Err(AllocError::CacheLimit { slabs: 0 }));
+    assert_eq!(
+        zero_limit_cache.acquire_timeout(Gfp::KERNEL, LONG_TIMEOUT),
+        Err(AllocError::CacheLimit { slabs: 0 })
+    );
     let account = Account::new_in(&subsystem, 100);
     let zero_limit_cache = KmemCache::builder("small", 1000).account(&account).build_in(&subsystem).unwrap();
     assert_eq!(
@@ -1227,12 +1230,12 @@ fn acquire_does_not_wait_at_limit_zero() {
         Some(Err(AllocError::AccountLimit { bytes: 100 }))
     );
     assert_eq!(
-        zero_limit_cache.acquire_timeout(Gfp::KERNEL, LONG),
+        zero_limit_cache.acquire_timeout(Gfp::KERNEL, LONG_TIMEOUT),
         Err(AllocError::AccountLimit { bytes: 100 })
     );
 }
 
-/// Regression test: the end of a wait reopened the magazines of a dropped cache, so the free of its last object did not
+/// Regression test: the end of a wait reopened the magazines of a dropped cache, so freeing its last object did not
 /// free the cache.
 #[test]
 fn dropped_cache_with_account_waiters_is_freed() {
@@ -1285,8 +1288,8 @@ fn forked_child_has_no_waiter_for_an_account() {
     assert_all_memory_returned(&subsystem);
 }
 
-/// Regression test: a waiter for an account continued to wait after its cache was destroyed, and an allocation failed
-/// with the error of the account.
+/// Regression test: a waiter for an account continued to wait after its cache was destroyed, and its allocation failed
+/// with the account's error.
 #[test]
 fn acquire_from_a_destroyed_cache_does_not_wait() {
     let subsystem = subsystem(1);
@@ -1331,7 +1334,7 @@ fn allocation_uses_objects_freed_by_a_panicking_shrinker() {
     assert_eq!(*cache.alloc().unwrap(), 7);
 }
 
-/// Regression test: the panic of a shrinker ended the allocation, and afterwards the reaper called no shrinker.
+/// Regression test: the panic of a shrinker ended the allocation, and the reaper called no shrinker afterwards.
 #[test]
 fn panicking_shrinker_does_not_stop_later_shrinkers() {
     struct Panics;
@@ -1395,7 +1398,7 @@ fn panicking_shrinker_does_not_end_the_reaper() {
     assert_eq!(poll(&mut acquire), None);
     let start_time = std::time::Instant::now();
     while subsystem.info().reaper.intervals < 3 {
-        assert!(start_time.elapsed() < LONG, "{:?}", subsystem.info().reaper);
+        assert!(start_time.elapsed() < LONG_TIMEOUT, "{:?}", subsystem.info().reaper);
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(acquire);
@@ -1430,8 +1433,8 @@ fn waiter_retries_to_start_the_reaper_thread() {
     objects.into_iter().for_each(|object| unsafe { cache.free(object) });
 }
 
-/// Regression test: the second waiter retried without end. The account granted the charge, the cache's limit made the
-/// waiter return it, and the return woke the same waiter again.
+/// Regression test: the second waiter retried without end. The account granted a charge, the cache's limit made the
+/// waiter return it, and this return woke the same waiter again.
 #[test]
 fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     let subsystem = subsystem(1);
@@ -1451,7 +1454,7 @@ fn cache_limit_waiter_sleeps_despite_an_account_waiter() {
     drop((own_objects, objects_held));
 }
 
-/// Regression test: freed objects stayed in a list of the thread that had freed them, which was asleep.
+/// Regression test: freed objects stayed in a list of the thread that had freed them, while that thread slept.
 #[test]
 fn waiter_gets_deferred_objects_after_readers_unpin() {
     let _readers = crate::common::READERS.lock();
@@ -1459,7 +1462,7 @@ fn waiter_gets_deferred_objects_after_readers_unpin() {
     let (cache, objects) = fill_to_limit(&subsystem);
     // SAFETY: the objects were allocated above, each is freed once, and none is read afterwards.
     objects.into_iter().for_each(|object| unsafe { cache.free_deferred(object) });
-    let object = cache.acquire_timeout(Gfp::KERNEL, LONG).unwrap();
+    let object = cache.acquire_timeout(Gfp::KERNEL, LONG_TIMEOUT).unwrap();
     // SAFETY: the object was allocated above, and is freed once.
     unsafe { cache.free(object) };
 }
@@ -1470,15 +1473,16 @@ fn wait_until_asleep(cache: &KmemCache) {
     std::thread::sleep(Duration::from_millis(20));
 }
 
-/// Regression test: a waiter slept until its timeout, because it had searched for deferred objects only once, before
-/// any object was deferred.
+/// Regression test: a waiter slept until its timeout, because it had searched for deferred objects only before any
+/// object was deferred.
 #[test]
 fn sleeping_waiter_gets_objects_deferred_during_its_sleep() {
     let _readers = READERS.lock();
     let subsystem = subsystem(1);
     let (cache, objects) = fill_to_limit(&subsystem);
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr()));
+        let waiter =
+            scope.spawn(|| cache.acquire_timeout(Gfp::KERNEL, LONG_TIMEOUT).map(|object| object.addr()));
         wait_until_asleep(&cache);
         // SAFETY: the object was allocated above, is freed once, and is not read afterwards.
         unsafe { cache.free_deferred(objects[0]) };
@@ -1512,7 +1516,7 @@ fn account_waiter_gets_deferred_memory_of_another_cache() {
             }
         };
         std::thread::scope(|scope| {
-            let wait = || cache.acquire_timeout(Gfp::KERNEL, LONG).map(|object| object.addr());
+            let wait = || cache.acquire_timeout(Gfp::KERNEL, LONG_TIMEOUT).map(|object| object.addr());
             let waiter = if before {
                 give_up();
                 scope.spawn(wait)
@@ -1530,13 +1534,13 @@ fn account_waiter_gets_deferred_memory_of_another_cache() {
 
 /// Regression test: a new shrinker was called only by allocations, and not by waiters.
 #[test]
-fn shrinker_registered_during_a_wait_is_called() {
+fn waiter_calls_a_shrinker_registered_during_its_wait() {
     let subsystem = subsystem(1);
     let cache = ObjectCache::builder("idle").ctor(|| [0_u8; 1000]).limit(Limit::Slabs(1));
     let cache = cache.build_in(&subsystem).unwrap();
     let idle = Arc::new(Mutex::new(std::iter::from_fn(|| cache.alloc_owned().ok()).collect()));
     std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| cache.acquire_timeout(LONG).map(drop));
+        let waiter = scope.spawn(|| cache.acquire_timeout(LONG_TIMEOUT).map(drop));
         wait_until(|| cache.info().waiting == 1);
         std::thread::sleep(Duration::from_millis(20));
         let _registration = cache.register_shrinker(Idle(Arc::clone(&idle)));
@@ -1611,7 +1615,7 @@ fn panicking_waker_does_not_stop_later_wake_ups() {
     drop(objects_held);
 }
 
-/// Regression test: a waiter stayed in the queue after the drop of its waker had panicked.
+/// Regression test: a waiter stayed in the queue after dropping its waker had panicked.
 #[test]
 fn waker_panicking_in_drop_loses_no_object() {
     use std::task::{RawWaker, RawWakerVTable};

@@ -1,9 +1,9 @@
 //! The table of claims joins the claims in `tests/claims.toml` with the tests that ran for them.
 //!
-//! Several commands write rows to files in `target/loom`: `check-all` for models, planted bugs and schedules,
+//! Several commands write rows to files in `target/loom`: `check-all` for models, planted bugs and schedules;
 //! `check-orderings` for mutants of orderings. `check-mutants` takes hours, so its results are stored in the repository
 //! (`tests/mutants_ran.json`). Only the words of the claims are written by hand, and they must match the rows. Every
-//! claim needs a model, and a mutant or planted bug that makes this model fail; every model must belong to a claim.
+//! claim needs a model, and a mutant or planted bug that makes the model fail; every model must belong to a claim.
 
 use crate::workspace;
 use anyhow::{Context, anyhow, bail, ensure};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub struct Claim {
     /// The directory of the crate that the claim is about.
     pub floor: String,
-    /// A short name of the claim, with which the names of its models begin.
+    /// A short name of the claim; the names of its models begin with it.
     pub property: String,
     /// The property that the claim states.
     pub holds: String,
@@ -26,13 +26,13 @@ pub struct Claim {
     pub beyond: String,
 }
 
-/// Files that no concurrent checker reaches, and the reason why.
+/// Files that no concurrent checker reaches, each with the reason.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Unreached {
+pub struct UnreachedFiles {
     /// The paths of the files, relative to the workspace.
     pub files: Vec<String>,
-    /// The reason why no checker needs to reach the files, or the tests that cover the files instead.
+    /// The reason why no checker needs to reach the files; it can name tests that cover the files instead.
     pub reason: String,
 }
 
@@ -41,7 +41,7 @@ pub struct Unreached {
 struct File {
     claim: Vec<Claim>,
     #[serde(default)]
-    unreached: Vec<Unreached>,
+    unreached: Vec<UnreachedFiles>,
 }
 
 fn words() -> anyhow::Result<String> {
@@ -52,7 +52,7 @@ fn words() -> anyhow::Result<String> {
 /// Reads the entries of `tests/claims.toml` about files that no concurrent checker reaches.
 ///
 /// Fails if the file cannot be read.
-pub fn unreached() -> anyhow::Result<Vec<Unreached>> {
+pub fn unreached() -> anyhow::Result<Vec<UnreachedFiles>> {
     Ok(toml::from_str::<File>(&words()?).context("tests/claims.toml")?.unreached)
 }
 
@@ -87,13 +87,13 @@ pub struct MutantRun {
     pub mutants: usize,
     /// The number of mutants that were judged; they were drawn at random.
     pub judged: usize,
-    /// The number of mutants with each verdict, and the number of mutants that did not compile.
+    /// The number of mutants with each verdict, and the number that did not compile.
     pub verdicts: String,
-    /// The number of live mutants that, for a stated reason, change nothing.
+    /// The number of live mutants that change nothing, for a stated reason.
     pub equivalent: usize,
-    /// The rate of live mutants that have no such reason.
+    /// The rate of live mutants without such a reason.
     pub live: String,
-    /// The rate of mutants that only a floor detected (a model that explored too few executions).
+    /// The rate of mutants that only a floor detected, because a model explored too few executions.
     pub by_floors: String,
 }
 
@@ -117,7 +117,7 @@ impl MutantRuns {
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     }
-    /// Replaces the record with the same kind of tests, or adds a record.
+    /// Replaces the record with the same kind of tests; if there is no such record, adds one.
     ///
     /// # Errors
     /// Fails if the file cannot be read or written.
@@ -202,7 +202,7 @@ pub fn properties(name: &str) -> impl Iterator<Item = &str> {
 #[derive(Clone, Debug)]
 pub struct Claims {
     list: Vec<(Claim, PropertyTests)>,
-    unreached: Vec<Unreached>,
+    unreached: Vec<UnreachedFiles>,
     mutants: MutantRuns,
 }
 
@@ -345,7 +345,7 @@ impl Claims {
         if !self.unreached.is_empty() {
             out += UNREACHED_HEADER;
         }
-        for Unreached { files, reason } in &self.unreached {
+        for UnreachedFiles { files, reason } in &self.unreached {
             _ = writeln!(out, "\n{reason}\n");
             for file in files {
                 _ = writeln!(out, "- `{file}`");
@@ -424,14 +424,14 @@ mod tests {
         "[[claim]]\nfloor = 'magazine'\nproperty = 'D1'\nholds = 'It holds.'\nbeyond = 'The rest.'\n";
     const MODEL: &str =
         "uslab-magazine | MODEL D1: two of them | threads 2 | bound 3 | scripts 1 | executions 70 | floor 6";
-    const CAUGHT: &str = "uslab-magazine | CAUGHT it forgets | property D1 | execution 1 | lost";
+    const CAUGHT_ROW: &str = "uslab-magazine | CAUGHT it forgets | property D1 | execution 1 | lost";
 
     #[test]
     fn claims_table_shows_the_models_of_each_claim() {
         let rows = [
             MODEL,
             "uslab-magazine | MODEL D1 R2: more | threads 3 | bound none | scripts 1 | executions 7 | floor 6",
-            CAUGHT,
+            CAUGHT_ROW,
             "uslab-magazine | MUTANT depot.rs take: Acquire -> Relaxed | models D1",
             "uslab-magazine | SCHEDULES D1: much | threads 4 | random 10 | pct 20",
             "check_your_code | MODEL mine | threads 9",
@@ -469,7 +469,7 @@ mod tests {
         };
         let runs = MutantRuns { run: vec![run] };
         let kept: MutantRuns = serde_json::from_str(&serde_json::to_string(&runs).unwrap()).unwrap();
-        let rows = format!("{MODEL}\n{CAUGHT}");
+        let rows = format!("{MODEL}\n{CAUGHT_ROW}");
         let table = Claims { mutants: kept, ..Claims::join(WORDS, &rows).unwrap() }.table();
         let told = "**By models alone**, at 0123456 of 2026-01-02: 4 of 10 mutants judged, 3 by models' assertions, 1 live.";
         assert!(table.contains(told) && table.contains("nothing: 1 of 4, 25.0 %"), "{table}");
@@ -478,7 +478,8 @@ mod tests {
 
     #[test]
     fn claims_cover_code_excluded_from_loom_with_shuttle() {
-        let rows = format!("uslab-magazine | SCHEDULES D1: much | threads 4 | random 10 | pct 20\n{CAUGHT}");
+        let rows =
+            format!("uslab-magazine | SCHEDULES D1: much | threads 4 | random 10 | pct 20\n{CAUGHT_ROW}");
         let table = Claims::join(WORDS, &rows).unwrap().table();
         assert!(
             table.contains("- 30 schedules, random and PCT, 4 threads")
@@ -489,7 +490,7 @@ mod tests {
     #[test]
     fn claims_table_lists_unreached_files_with_reasons() {
         let words = format!("{WORDS}[[unreached]]\nfiles = ['a.rs', 'b.rs']\nreason = 'They wait.'\n");
-        let table = Claims::join(&words, &[MODEL, CAUGHT].join("\n")).unwrap().table();
+        let table = Claims::join(&words, &[MODEL, CAUGHT_ROW].join("\n")).unwrap().table();
         assert!(table.ends_with("\n\nThey wait.\n\n- `a.rs`\n- `b.rs`\n"), "{table}");
     }
 

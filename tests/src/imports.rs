@@ -1,14 +1,14 @@
-//! Makes a graph of the imports between the files of a crate; only shipping sources are included.
+//! Makes a graph of the imports between the files of a crate; the graph contains only shipping sources.
 //!
 //! The graph follows the `mod` items from the root module of the crate, as the compiler does. The graph leaves out code
 //! that a shipping build does not compile: tests, models, schedules, and code for checkers only. An edge of the graph
 //! comes from a `use`, or from a path in an expression, a type or a macro's arguments. An edge leads to the file that
-//! *defines* the named item, so re-exports are followed to the definition. A facade is a module that re-exports items
-//! of its child modules without using them; it has no edges to them. Inline modules belong to the file that contains
+//! *defines* the named item, so re-exports are followed to the definition. A facade, which is a module that re-exports
+//! items of its child modules without using them, has no edges to them. Inline modules belong to the file that contains
 //! them.
 //!
-//! A method call makes no edge, because `core.free()` names no module. If the methods of a type are in another file
-//! than the type, their `impl` makes an edge.
+//! A method call makes no edge, because a call such as `core.free()` names no module. If the methods of a type are in
+//! another file than the type, the `impl` makes an edge.
 
 use crate::source;
 use anyhow::{Context, anyhow, ensure};
@@ -36,7 +36,7 @@ struct Module {
     /// The imports, indexed by the name that they have in this module.
     names: BTreeMap<String, PathSegments>,
     globs: Vec<PathSegments>,
-    /// The imports; a re-export also has the name under which it is exported.
+    /// The imports; a re-export also has its exported name.
     uses: Vec<(PathSegments, Option<String>)>,
     /// The paths that have more than one segment, without imports.
     paths: BTreeSet<PathSegments>,
@@ -136,7 +136,7 @@ impl Imports {
         Ok(())
     }
 
-    /// Returns the items and modules that `name` can mean in `module`.
+    /// Returns the items and modules that `name` can mean inside `module`.
     fn find(&self, module: usize, name: &str, steps: usize) -> Vec<Target> {
         let here = &self.modules[module];
         if let Some(children) = here.children.get(name) {
@@ -158,7 +158,8 @@ impl Imports {
         found.collect()
     }
 
-    /// Returns what a path in `module` leads to, or an empty list if it leads out of the crate.
+    /// Returns the items and modules to which a path in `module` leads; the list is empty if the path leads out of the
+    /// crate.
     fn resolve(&self, module: usize, path: &[String], steps: usize) -> Vec<Target> {
         let mut base = module;
         let mut rest = path;
@@ -235,8 +236,7 @@ impl Imports {
         self.arrows.keys().map(|ends| self.arrow(*ends))
     }
 
-    /// Returns the import cycles, largest first; a cycle is a group of files that all import from each other, directly
-    /// or indirectly.
+    /// Returns the import cycles, largest first; in a cycle, all files import from each other, directly or indirectly.
     pub fn circles(&self) -> Vec<ImportCycle<'_>> {
         // The crate has few files, so the transitive closure is computed by squaring.
         let mut reach: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); self.files.len()];
@@ -285,7 +285,7 @@ impl fmt::Display for ImportCycle<'_> {
     }
 }
 
-/// Returns `true` if a shipping build may compile an item with these attributes.
+/// Returns `true` if a shipping build can contain an item with these attributes.
 fn ships(attributes: &[Attribute]) -> bool {
     attributes.iter().all(source::ships)
 }
@@ -456,7 +456,7 @@ pub struct Crate {
 
 impl Crate {
     /// Returns the root files of the crate's library and of its program.
-    pub fn roots(&self) -> impl Iterator<Item = PathBuf> + use<> {
+    pub fn root_files(&self) -> impl Iterator<Item = PathBuf> + use<> {
         let src = self.directory.join("src");
         ["lib.rs", "main.rs"].into_iter().map(move |root| src.join(root))
     }

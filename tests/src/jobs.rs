@@ -14,7 +14,7 @@ use uslab_sync::{AtomicUsize, Ordering::Relaxed};
 /// Runs all `jobs`, with at most one job per CPU at a time. Returns the results in the order of the jobs.
 ///
 /// # Errors
-/// Fails with the first failure of a job; no further job begins after it.
+/// Fails with the first failure of a job; after that, no further job begins.
 pub fn side_by_side<J: Sync, R: Send>(
     what: &'static str,
     jobs: &[J],
@@ -71,8 +71,8 @@ pub fn errors(said: &str) -> impl Iterator<Item = Value> {
 /// The result of a command that was run.
 #[derive(Debug)]
 pub struct CommandResult {
-    /// The exit status; `None` if this program killed the command because it took too long, or if the command exceeded
-    /// its CPU time limit.
+    /// The exit status; `None` if this program killed the command for taking too long, or if the command exceeded its
+    /// CPU time limit.
     pub status: Option<ExitStatus>,
     /// The complete output of the command.
     pub said: String,
@@ -80,13 +80,13 @@ pub struct CommandResult {
     pub used: Duration,
 }
 
-/// Runs a command. The command is killed when it has used `limit` of CPU time. The command is also killed if, for this
-/// long, it used almost no CPU time although it did not have to wait for a CPU. Elapsed time alone is not used, because
-/// it means little on a busy machine.
+/// Runs a command. The command is killed when it has used `limit` of CPU time. The command is also killed if it used
+/// almost no CPU time for this long although a CPU was available. Elapsed time alone does not count, because it means
+/// little on a busy machine.
 ///
 /// # Errors
 /// Fails if the command cannot be started, if its output cannot be read, or if another process killed it. For example,
-/// the system kills processes when it is out of memory; the result of the command would mean nothing then.
+/// the system kills processes when it is out of memory; the result of the command then means nothing.
 pub fn run_with_time_limit(command: &mut Command, limit: Duration) -> anyhow::Result<CommandResult> {
     let mut said = tempfile::tempfile().context("cannot create a temporary file for a program's output")?;
     command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said.try_clone()?);
@@ -163,7 +163,7 @@ mod tests {
         assert!(ended.status.is_none() && ended.said.trim() == "here", "{ended:?}");
     }
 
-    /// Regression test: if the system killed a process for lack of memory, the process was counted as failed, and its
+    /// Regression test: if the system killed a process for lack of memory, the process counted as failed, and its
     /// mutant as detected.
     #[test]
     fn run_ends_if_the_system_kills_a_job() {
@@ -186,14 +186,14 @@ mod tests {
         assert!(begun.try_iter().count() < 500);
     }
 
-    /// Regression test: each wake-up counted as work, so a mutant that made a test wait forever was never killed.
+    /// Regression test: each wake-up counted as work, so a test that a mutant made wait forever was never killed.
     #[test]
     fn job_that_only_polls_is_killed() {
         let ended = shell("while sleep 0.2; do :; done", 1.0);
         assert!(ended.status.is_none() && ended.used < Duration::from_secs(1), "{ended:?}");
     }
 
-    /// Regression test: on a busy machine, a process that got no CPU for seconds was treated as out of time.
+    /// Regression test: on a busy machine, a process that got no CPU for seconds counted as out of time.
     #[test]
     fn job_waiting_for_a_cpu_is_distinguished_from_a_sleeping_job() {
         for (script, asks) in [("while :; do :; done", true), ("exec sleep 1000", false)] {

@@ -1,7 +1,7 @@
-//! End-to-end tests, stress tests and tests with real programs for uslab. This crate also contains the commands of the
-//! checks: `cargo check-all` runs all quick tests, `cargo check-orderings` weakens memory orderings, `cargo
-//! check-claims` writes the table of claims. The command `cargo planted` runs another command in a copy of the
-//! workspace with wrong code.
+//! End-to-end tests, stress tests and tests with real programs for uslab. The crate also contains the commands of the
+//! checks, such as `cargo check-all` (all quick tests), `cargo check-orderings` (weaker memory orderings) and `cargo
+//! check-claims` (the table of claims). The command `cargo planted` runs another command in a copy of the workspace
+//! with wrong code.
 
 pub mod claims;
 pub mod imports;
@@ -133,7 +133,7 @@ impl ControlGroup {
             (file.is_file() && std::fs::write(file, bytes.to_string()).is_ok()).then_some(group)
         })
     }
-    /// Returns a command that runs `program` in the control group, with `library` preloaded; callers may add arguments.
+    /// Returns a command that runs `program` in the control group, with `library` preloaded; callers can add arguments.
     pub fn command(&self, program: &Path, library: Option<&Path>) -> Command {
         const SCRIPT: &str =
             "echo $$ >\"$1\"/cgroup.procs && export LD_PRELOAD=\"$2\" && shift 2 && exec \"$0\" \"$@\"";

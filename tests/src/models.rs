@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct ModelledCrate {
     /// The package's name.
     pub package: &'static str,
-    /// The root module of the package, relative to the root of the workspace.
+    /// The root module of the package, as a path relative to the root of the workspace.
     pub lib: &'static str,
     /// The file that lists the planted bugs of the package.
     pub planted: &'static str,
@@ -73,7 +73,7 @@ pub const MODELLED: [ModelledCrate; 5] = [
     },
 ];
 
-/// Planted bugs that schedules must catch, because loom does not compile the code, or cannot run it.
+/// Planted bugs that schedules must catch, because loom does not compile or cannot run the code.
 pub const BUGS_FOR_SCHEDULES_ONLY: [&str; 9] = [
     "a mempool does not count the objects taken from its reserve",
     "a sample is removed after its object is freed",
@@ -142,7 +142,7 @@ impl ForeignWorkspace {
         command
     }
     /// Returns a command like [`test`](Self::test), but under a checker, with the profile and target directory of this
-    /// workspace. The caller adds the arguments of the test program.
+    /// workspace. The caller must add the arguments of the test program.
     pub fn checked_test(&self, checker: &str) -> Command {
         let mut command = self.test();
         command
@@ -166,7 +166,7 @@ pub fn loom_flags() -> String {
 }
 
 /// Returns a command that builds the library of a package for a checker and runs its tests, in a copy of the workspace
-/// or in the workspace itself. The caller adds the arguments of the test program.
+/// or in the workspace itself. The caller must add the arguments of the test program.
 pub fn checked_test(copy: Option<&WorkspaceCopy>, checker: &str, package: &str) -> Command {
     let mut command = copy.map_or_else(cargo, WorkspaceCopy::cargo);
     let target = Path::new("target").join(checker);
@@ -184,13 +184,13 @@ pub fn checked_test(copy: Option<&WorkspaceCopy>, checker: &str, package: &str) 
 pub const LITMUS: &str = "litmus";
 
 /// The test programs for one checker: the programs of all [`MODELLED`] crates, and for loom also [`LITMUS`] and the
-/// [`EXAMPLES`]. All these programs are built from the copy that contains the planted bugs.
+/// [`EXAMPLES`]. All these test programs are built from the copy that contains the planted bugs.
 ///
-/// One build makes all programs, because a build of a single package would compile the checker and shared
-/// dependencies with other features.
+/// One build makes all programs; separate builds of packages would compile the checker and shared dependencies with
+/// other features.
 #[derive(Debug)]
 pub struct Programs {
-    /// The path of each program, and the folder of its package, by the name of the package, test or example.
+    /// For each package, test or example: the path of its program, and the folder of its package.
     found: BTreeMap<String, (PathBuf, PathBuf)>,
 }
 
@@ -246,7 +246,7 @@ impl Programs {
         Ok(Self { found })
     }
 
-    /// Returns a command that runs a program in the folder of its package, as cargo would. The caller adds the
+    /// Returns a command that runs a program in the folder of its package, as cargo does. The caller must add the
     /// arguments of the test program.
     ///
     /// # Panics
@@ -378,7 +378,7 @@ pub struct Run {
     pub models: Vec<String>,
     /// The ordering sites that the test has reached, if the caller requested them.
     pub sites: BTreeSet<String>,
-    /// The number of executions of the test's models, which measures the work and is the same in each run.
+    /// The number of executions of the test's models; it measures the work, and is the same in each run.
     pub executions: u64,
 }
 
@@ -399,7 +399,7 @@ impl Outcome {
     }
 }
 
-/// Returns `true` if a model failed with `message` only because it took too long; `uslab-sync` ends an exploration
+/// Returns `true` if `message` is the failure of a model that only took too long; `uslab-sync` ends an exploration
 /// after ten minutes.
 pub fn was_ended_by_time_limit(message: &str) -> bool {
     message.contains("before all executions were explored")
@@ -511,7 +511,7 @@ mod tests {
         format!("RUSTFLAGS=\"--cfg {build}\" cargo {}", arguments.join(" "))
     }
 
-    /// This test compares the command lines; the program of the models compares the output of the commands under loom.
+    /// The test compares the command lines; the program of the models compares the output of the commands under loom.
     #[test]
     fn tutorial_commands_equal_the_model_commands() {
         let page = std::fs::read_to_string(workspace().join("sim/lab/README.md")).unwrap();
@@ -547,13 +547,13 @@ mod tests {
     }
 
     #[test]
-    fn row_parser_finds_rows_after_test_names() {
+    fn result_row_parser_finds_rows_printed_after_test_names() {
         let said = "\nrunning 1 test\ntest models::g1 ... SITE a:1:2:0 load Acquire\nSITE b:1:2:0 load Relaxed\nno SITE c";
         let sites: Vec<&str> = super::rows(said, "SITE ").collect();
         assert_eq!(sites, ["a:1:2:0 load Acquire", "b:1:2:0 load Relaxed"]);
     }
 
-    /// Regression test: a model that exceeded its time limit was treated as a model that had detected the mutant.
+    /// Regression test: a model that exceeded its time limit counted as having detected the mutant.
     #[test]
     fn model_run_ended_by_its_time_limit_is_not_a_failure() {
         for file in ["replay", "split"] {

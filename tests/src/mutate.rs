@@ -2,8 +2,8 @@
 //! a number enables one of them.
 //!
 //! Each rule walks over the syntax tree of a file, and inserts its mutants next to the original code. For example, `a <
-//! b` becomes `(if on(7) { a <= b } else { a < b })`. Mutants are inserted within lines, so the line numbers and
-//! messages of the file stay the same. [`SWITCH`] is the module that knows which mutant is enabled.
+//! b` becomes `(if on(7) { a <= b } else { a < b })`. Mutants are inserted within lines, so line numbers and messages
+//! of the file stay the same. [`SWITCH`] is the module that knows which mutant is enabled.
 //!
 //! | rule | its mutants |
 //! |---|---|
@@ -19,7 +19,7 @@
 //! | `return` | a function returns before a statement |
 //!
 //! Only shipping code is mutated; tests, constants and macro arguments are not. Some mutants do not compile; the caller
-//! finds them by a build, and leaves them out.
+//! detects them in a build and omits them.
 
 use crate::source::{has_code, ships};
 use anyhow::anyhow;
@@ -30,10 +30,10 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Block, Expr, Pat, ReturnType, Stmt, Type, UnOp};
 
-/// The text that is added to the root module of a crate. The function `on` returns `true` for one mutant: the mutant
-/// that the variable `MUTANT` names. If the variable `MUTANT_REACHED` names a file, `on` writes each mutant for which
-/// it is called to this file, once. If `MUTANT` is [`MUTANT_ABSENT`], the process aborts immediately, because it should
-/// have been built without mutants.
+/// The text that is added to the root module of a crate. The function `on` returns `true` for only one mutant, which
+/// the variable `MUTANT` names. If the variable `MUTANT_REACHED` names a file, `on` writes each mutant for which it is
+/// called to this file, but only once. If `MUTANT` is [`MUTANT_ABSENT`], the process aborts immediately, because the
+/// variable requires a build without mutants.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
@@ -43,9 +43,9 @@ pub mod mutant_switch {
     const UNKNOWN: u32 = u32::MAX;
     const NONE: u32 = u32::MAX - 1;
     const REACHED_MUTANT: u32 = u32::MAX - 2;
-    const MOST: usize = 1 << 16;
+    const SEEN_MUTANT_SLOTS: usize = 1 << 16;
     static ACTIVE_MUTANT: AtomicU32 = AtomicU32::new(UNKNOWN);
-    static SEEN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+    static SEEN_MUTANTS: [AtomicBool; SEEN_MUTANT_SLOTS] = [const { AtomicBool::new(false) }; SEEN_MUTANT_SLOTS];
 
     pub fn on(mutant: u32) -> bool {
         let active = ACTIVE_MUTANT.load(Relaxed);
@@ -75,7 +75,7 @@ pub mod mutant_switch {
             ACTIVE_MUTANT.store(if noted { REACHED_MUTANT } else { named.flatten().unwrap_or(NONE) }, Relaxed);
             return on(mutant);
         }
-        if !SEEN[mutant as usize % MOST].swap(true, Relaxed) {
+        if !SEEN_MUTANTS[mutant as usize % SEEN_MUTANT_SLOTS].swap(true, Relaxed) {
             note(mutant);
         }
         false
@@ -97,8 +97,8 @@ pub mod mutant_switch {
 }
 "#;
 
-/// The value of `MUTANT` for programs that must be built from the original sources: a program that was built from a
-/// mutated copy aborts.
+/// The value of `MUTANT` for programs that must be built from the original sources; with it, a program from a mutated
+/// copy aborts.
 pub const MUTANT_ABSENT: &str = "absent";
 
 /// The names of all mutation rules; the module documentation describes the rules.
@@ -163,7 +163,7 @@ pub struct MutatedSource {
     inserts: Vec<Insert>,
     /// The byte range of each function in the file.
     functions: Vec<Range<usize>>,
-    /// Insertions that are made whatever mutants are selected, such as `mut` for guards that are assigned.
+    /// Insertions that are independent of the selected mutants, such as `mut` for guards that are assigned.
     always: Vec<usize>,
 }
 
@@ -198,7 +198,7 @@ impl MutatedSource {
     }
 
     /// Returns the source text with only the mutants for which `chosen` returns `true`.
-    pub fn switched(&self, chosen: impl Fn(u32) -> bool) -> SwitchedSource {
+    pub fn with_mutant_switches(&self, chosen: impl Fn(u32) -> bool) -> SwitchedSource {
         // At one offset, closing insertions come before opening ones; inner ones close first, outer ones open first.
         let mut order: Vec<(usize, i64, usize)> = vec![];
         for (i, insert) in self.inserts.iter().enumerate().filter(|(_, insert)| chosen(insert.mutant)) {
@@ -241,9 +241,9 @@ impl MutatedSource {
 }
 
 impl SwitchedSource {
-    /// Returns the mutants that cause a compiler error at the given positions; the first position is the main position
-    /// of the error. The list is empty if no mutant causes the error.
-    pub fn blamed(&self, places: &[Range<usize>]) -> Vec<u32> {
+    /// Returns the mutants that cause a compiler error at the given positions, of which the first is the main position.
+    /// Returns an empty list if no mutant causes the error.
+    pub fn mutants_at_places(&self, places: &[Range<usize>]) -> Vec<u32> {
         let inside = |place: &Range<usize>| {
             let of = self
                 .inserted
@@ -298,8 +298,8 @@ fn leaves(expr: &Expr) -> bool {
     matches!(expr, Expr::Return(_) | Expr::Break(_) | Expr::Continue(_))
 }
 
-/// Returns `true` if the expression has no effect and reads nothing that a lock may guard: it consists of literals and
-/// of names other than `guard`.
+/// Returns `true` if the expression has no effect and reads nothing that a lock may guard: it consists only of
+/// literals, and of names other than `guard`.
 fn has_no_effect(expr: &Expr, guard: &str) -> bool {
     let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| has_no_effect(expr, guard));
     match expr {
@@ -339,16 +339,16 @@ pub(crate) fn attributes(expr: &Expr) -> &[syn::Attribute] {
 }
 
 /// Returns `true` if a condition binds a variable.
-fn binds(expr: &Expr) -> bool {
+fn binds_variable(expr: &Expr) -> bool {
     match expr {
         Expr::Let(_) => true,
-        Expr::Binary(both) => binds(&both.left) || binds(&both.right),
-        Expr::Paren(inner) => binds(&inner.expr),
+        Expr::Binary(both) => binds_variable(&both.left) || binds_variable(&both.right),
+        Expr::Paren(inner) => binds_variable(&inner.expr),
         _ => false,
     }
 }
 
-/// Returns `true` if other CPUs may observe when the statement runs, because it has a memory ordering; swapping other
+/// Returns `true` if the statement has a memory ordering, so that other CPUs may observe when it runs; swapping other
 /// statements usually changes nothing.
 fn is_order_observable(text: &str) -> bool {
     ["Relaxed)", "Acquire)", "Release)", "AcqRel)", "SeqCst)"].iter().any(|ordering| text.contains(ordering))
@@ -413,7 +413,7 @@ impl Walk<'_> {
     fn condition(&mut self, condition: &Expr, holds: bool) {
         let of = range(condition);
         let on = self.switch;
-        if binds(condition) {
+        if binds_variable(condition) {
             let mutant = self.mutant(of.start, "condition", format!("{} -> false", self.text(&of)));
             self.insert(of.start, false, format!("!{on}({mutant}) && "), mutant);
             return;
@@ -663,7 +663,7 @@ impl<'ast> Visit<'ast> for Walk<'_> {
     }
     fn visit_expr_binary(&mut self, of: &'ast syn::ExprBinary) {
         let (rule, operators) = other(&of.op);
-        if !binds(&of.left) && !binds(&of.right) {
+        if !binds_variable(&of.left) && !binds_variable(&of.right) {
             let (left, right, whole) = (range(&of.left), range(&of.right), range(of));
             for operator in operators {
                 let instead = format!("{} {operator} {}", self.text(&left), self.text(&right));
@@ -686,11 +686,11 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Returns the text with each single mutant enabled, by rule and change; the test itself evaluates the switch.
+    /// Returns the text with each single mutant enabled, by rule and change; the test evaluates the switch itself.
     fn mutants(text: &str) -> Vec<String> {
         let made = MutatedSource::new("a.rs", text, 5, "on").unwrap();
-        assert_eq!(made.switched(|_| false).text.replace("mut ", ""), text.replace("mut ", ""));
-        let all = made.switched(|_| true);
+        assert_eq!(made.with_mutant_switches(|_| false).text.replace("mut ", ""), text.replace("mut ", ""));
+        let all = made.with_mutant_switches(|_| true);
         assert!(syn::parse_file(&all.text).is_ok(), "{}", all.text);
         assert_eq!(all.text.matches('\n').count(), text.matches('\n').count());
         made.mutants
@@ -759,7 +759,7 @@ mod tests {
         );
     }
 
-    /// If no work under the lock remained, this mutant would change nothing.
+    /// Without remaining work under the lock, this mutant would change nothing.
     #[test]
     fn unlock_mutation_skips_tail_expressions_without_guarded_data() {
         let unlocked = |last: &str| {
@@ -782,16 +782,16 @@ mod tests {
     }
 
     #[test]
-    fn constants_and_test_code_have_no_mutants() {
+    fn mutation_rules_skip_constants_and_test_code() {
         let text = "const A: u32 = 1 + 2; const fn f() -> u32 { 1 + 2 } #[cfg(test)] mod t { fn g() { h(); } }
             #[cfg(loom)] fn g() { h(); } impl S { #[cfg(test)] fn g() { h(); } fn nothing() {} } fn k() -> S { #[cfg(test)] h(); #[cfg(loom)] for a in b { h(); } let s = S { #[cfg(loom)] a: !b }; S::<{ 1 + 2 }>([0; 1 + 2]) }";
         assert_eq!(mutants(text), [""; 0]);
     }
 
-    /// Regression test: the switch called a function that allocates to read its variable, so a test that observes the
+    /// Regression test: to read its variable, the switch called a function that allocates, so a test that observes the
     /// heap failed.
     #[test]
-    fn mutation_switch_does_not_call_the_heap() {
+    fn switching_to_a_mutant_does_not_call_the_heap() {
         const PROGRAM: &str = r#"
             use std::alloc::{GlobalAlloc, Layout, System};
             struct Watched;
@@ -882,14 +882,18 @@ mod tests {
         let text = "fn f() -> S { a(b + c); d }";
         let made = MutatedSource::new("a.rs", text, 0, "on").unwrap();
         assert_eq!(made.mutants.len(), 2, "{:?}", made.mutants);
-        let all = made.switched(|_| true);
+        let all = made.with_mutant_switches(|_| true);
         let at = |piece: &str| {
             let start = all.text.find(piece).unwrap();
             start..start + piece.len()
         };
-        assert_eq!(all.blamed(&[at("b - c")]), [1], "{}", all.text);
-        assert_eq!(all.blamed(&[at("b + c")]), [1], "the switch surrounds the expression");
-        assert_eq!(all.blamed(&[at("a(")]), [0], "{}", all.text);
-        assert_eq!(all.blamed(&[at("d }")]), [0, 1, 1, 0], "the positions of the mutants in the function");
+        assert_eq!(all.mutants_at_places(&[at("b - c")]), [1], "{}", all.text);
+        assert_eq!(all.mutants_at_places(&[at("b + c")]), [1], "the switch surrounds the expression");
+        assert_eq!(all.mutants_at_places(&[at("a(")]), [0], "{}", all.text);
+        assert_eq!(
+            all.mutants_at_places(&[at("d }")]),
+            [0, 1, 1, 0],
+            "the positions of the mutants in the function"
+        );
     }
 }

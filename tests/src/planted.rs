@@ -2,10 +2,10 @@
 //! contain it.
 //!
 //! A *planted bug* is a wrong statement that some model must catch. The file `planted.toml` next to the models of a
-//! crate lists its planted bugs, with their file and function. A copy of the workspace contains all planted bugs, each
-//! as a `planted!` statement. A single build therefore contains all of them, and a test selects one at run time. A
-//! *control* is a deliberately broken build of the restartable sequences, or of the table that they use. The file
-//! `tests/controls.toml` lists the controls with their name, file and function.
+//! crate lists its planted bugs, with their file and function. A copy of the workspace contains every planted bug as a
+//! `planted!` statement. A single build therefore contains all planted bugs, and a test selects one of them at run
+//! time. A *control* is a deliberately broken build of the restartable sequences, or of the table that they use. The
+//! file `tests/controls.toml` lists the controls with their name, file and function.
 //!
 //! A change is made next to an *anchor*: a text that must occur exactly once in its function, although white space may
 //! differ. The change does not alter the line numbers of the file. The workspace's own sources contain neither planted
@@ -40,7 +40,7 @@ struct Entry {
     wrong: String,
 }
 
-/// A piece of wrong code, and where it is inserted.
+/// A piece of wrong code, and the location at which it is inserted.
 #[derive(Debug)]
 pub struct Change {
     /// The name of the planted bug or of the control.
@@ -86,7 +86,7 @@ pub fn bugs() -> anyhow::Result<Vec<Change>> {
 /// Fails if the file cannot be read, or does not contain one of the controls.
 pub fn controls(names: &str) -> anyhow::Result<Vec<Change>> {
     type Functions = BTreeMap<String, Vec<Entry>>;
-    let mut all: BTreeMap<String, BTreeMap<String, Functions>> = read(CONTROLS)?;
+    let mut all: BTreeMap<String, BTreeMap<String, Functions>> = read(CONTROLS_FILE)?;
     let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
     let mut changes = vec![];
     for name in names.split('+') {
@@ -104,7 +104,7 @@ pub fn controls(names: &str) -> anyhow::Result<Vec<Change>> {
     Ok(changes)
 }
 
-const CONTROLS: &str = "tests/controls.toml";
+const CONTROLS_FILE: &str = "tests/controls.toml";
 
 fn read<T: for<'de> Deserialize<'de>>(name: &str) -> anyhow::Result<T> {
     let text = std::fs::read_to_string(workspace().join(name)).with_context(|| name.to_owned())?;
@@ -114,19 +114,19 @@ fn read<T: for<'de> Deserialize<'de>>(name: &str) -> anyhow::Result<T> {
 /// Returns the `planted!` statement that inserts a bug, on one line.
 fn statement(facade: &str, name: &str, wrong: &str) -> anyhow::Result<String> {
     ensure!(!wrong.contains("//"), "a comment would end the line");
-    let wrong = one_line(wrong);
+    let wrong = join_lines(wrong);
     let block: syn::Block = syn::parse_str(&format!("{{ {wrong}; }}")).context("not a statement")?;
     let shadows = matches!(&block.stmts[..], [syn::Stmt::Local(_)]);
     let wrong = if shadows { wrong } else { format!("{{ {wrong} }}") };
     Ok(format!("{facade}::planted!({name:?} => {wrong});"))
 }
 
-fn one_line(text: &str) -> String {
+fn join_lines(text: &str) -> String {
     text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 impl Change {
-    /// Returns the range of text that a change replaces, and the replacement.
+    /// Returns the range of text that a change replaces, and the text that replaces it.
     fn edit(
         &self,
         text: &str,
@@ -148,7 +148,7 @@ impl Change {
         let [Range { start, end }] = found[..] else {
             return Err(anyhow!("{}: {anchor:?} occurs {} times; expected once", place(), found.len()));
         };
-        let wrong = one_line(&entry.wrong);
+        let wrong = join_lines(&entry.wrong);
         Ok(match anchors {
             [Some(_), ..] => (start..start, format!("{wrong} ")),
             [_, Some(_), _] => (end..end, format!(" {wrong}")),
@@ -182,7 +182,7 @@ fn functions(text: &str) -> syn::Result<Vec<(String, Range<usize>)>> {
         found: Vec<(String, Range<usize>)>,
     }
     impl Functions {
-        fn within(&mut self, of: String, visit: impl FnOnce(&mut Self)) {
+        fn visit_within(&mut self, of: String, visit: impl FnOnce(&mut Self)) {
             self.of.push(of);
             visit(self);
             self.of.pop();
@@ -202,10 +202,10 @@ fn functions(text: &str) -> syn::Result<Vec<(String, Range<usize>)>> {
                 syn::Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
                 _ => None,
             };
-            self.within(name.unwrap_or_default(), |walk| visit::visit_item_impl(walk, of));
+            self.visit_within(name.unwrap_or_default(), |walk| visit::visit_item_impl(walk, of));
         }
         fn visit_item_trait(&mut self, of: &'ast syn::ItemTrait) {
-            self.within(of.ident.to_string(), |walk| visit::visit_item_trait(walk, of));
+            self.visit_within(of.ident.to_string(), |walk| visit::visit_item_trait(walk, of));
         }
         fn visit_impl_item_fn(&mut self, f: &'ast syn::ImplItemFn) {
             self.method(&f.sig.ident, &f.block);
@@ -285,7 +285,7 @@ impl WorkspaceCopy {
     /// Writes a copy that contains the named [`controls`].
     ///
     /// # Errors
-    /// Fails for the same reasons as [`planted`](Self::planted).
+    /// Fails in the same cases as [`planted`](Self::planted).
     pub fn broken(names: &str) -> anyhow::Result<Self> {
         Self::write("controls", "", &controls(names)?)
     }
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn each_control_fits_exactly_one_place() {
-        let text = std::fs::read_to_string(workspace().join(CONTROLS)).unwrap();
+        let text = std::fs::read_to_string(workspace().join(CONTROLS_FILE)).unwrap();
         let names: Vec<String> = toml::from_str::<toml::Table>(&text).unwrap().keys().cloned().collect();
         assert!(names.len() > 5, "{names:?}");
         for name in names {
@@ -361,7 +361,7 @@ mod tests {
         assert!(error.starts_with("unknown control \"narrow\" (known: capempty, "), "{error}");
     }
 
-    fn changed(text: &str, changes: &[(&str, &str)]) -> anyhow::Result<String> {
+    fn apply_changes(text: &str, changes: &[(&str, &str)]) -> anyhow::Result<String> {
         let root = tempfile::tempdir()?;
         std::fs::write(root.path().join("a.rs"), text)?;
         let change = |(function, entry): &(&str, &str)| {
@@ -382,13 +382,14 @@ mod tests {
             ("m!", "after = 'd'\nwrong = 'w'"),
         ];
         let expected = "impl<T> A<T> {\n  fn f() {\n    a(b,\n      c); y;\n    { x; } d\n  }\n}\nfn f() { z }\nmacro_rules! m { () => { d w } }\n";
-        assert_eq!(changed(text, &changes).unwrap(), expected);
+        assert_eq!(apply_changes(text, &changes).unwrap(), expected);
     }
 
     #[test]
     fn ambiguous_anchor_error_names_bug_file_and_function() {
-        let error =
-            |function, entry| changed("fn f() { a; a; }", &[(function, entry)]).unwrap_err().to_string();
+        let error = |function, entry| {
+            apply_changes("fn f() { a; a; }", &[(function, entry)]).unwrap_err().to_string()
+        };
         let place = "planted \"it forgets\": a.rs, function ";
         assert_eq!(
             error("f", "before = 'a;'\nwrong = ''"),

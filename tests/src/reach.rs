@@ -1,14 +1,14 @@
 //! Finds the lines of the allocator that run. A copy of the sources has a probe before each statement; the probes
 //! record the lines that run, and a table shows them.
 //!
-//! The probes do not use the compiler's coverage tool; each probe is a store to a mapped file. A probe therefore works
+//! The probes do not use the compiler's coverage tool; each probe is a store to a mapped file. Probes therefore work
 //! the same under loom, under shuttle, in a signal handler, in a process that forks or is killed, and inside a malloc.
 //! The probes do not depend on the compiler version.
 //!
 //! A *line* is a line of shipping code at which a statement or the body of a match arm begins; tests,
 //! constants and code for checkers do not count.
 
-use crate::claims::Unreached;
+use crate::claims::UnreachedFiles;
 use crate::imports::{Imports, crates};
 use crate::source::{has_code, ships};
 use crate::workspace;
@@ -28,16 +28,16 @@ pub const CRATES: [&str; 7] =
 /// The size in bytes of a file of reached lines, which has one byte for each line.
 pub const REACHED_LINES_FILE_BYTES: usize = 1 << 16;
 
-/// The text that is added to the root module of a crate; its function `on` records a line in the file that the variable
-/// `USLAB_REACHED` names.
+/// The text that is added to a crate's root module; its function `on` records a line in the file that `USLAB_REACHED`
+/// names.
 pub const SWITCH: &str = r#"
 #[doc(hidden)]
 #[allow(warnings, clippy::all)]
 pub mod reach_switch {
     use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
-    const MOST: usize = 1 << 16;
-    static DISCARDED_LINES: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+    const MAX_PROBED_LINES: usize = 1 << 16;
+    static DISCARDED_LINES: [AtomicU8; MAX_PROBED_LINES] = [const { AtomicU8::new(0) }; MAX_PROBED_LINES];
     static LINES: AtomicPtr<AtomicU8> = AtomicPtr::new(std::ptr::null_mut());
 
     unsafe extern "C" {
@@ -52,7 +52,7 @@ pub mod reach_switch {
         if lines.is_null() {
             lines = map();
         }
-        // SAFETY: `MOST` lines are mapped, or are in `DISCARDED_LINES`, and no number of a line is as high.
+        // SAFETY: `MAX_PROBED_LINES` lines are mapped, or are in `DISCARDED_LINES`, and no number of a line is as high.
         unsafe { (*lines.add(line as usize)).store(1, Relaxed) }
     }
     // Allocates nothing: this is also asked from inside a malloc.
@@ -63,12 +63,13 @@ pub mod reach_switch {
         const SHARED: i32 = 1;
         const CLOSE_ON_EXEC: i32 = 0x80000;
         let mut lines = DISCARDED_LINES.as_ptr().cast_mut();
-        // SAFETY: as getenv(3), open(2) and mmap(2) have it: names that end in 0, and a file that is `MOST` bytes long.
+        // SAFETY: as getenv(3), open(2) and mmap(2) have it: names that end in 0, and a file that is `MAX_PROBED_LINES`
+        // bytes long.
         unsafe {
             let name = getenv(c"USLAB_REACHED".as_ptr());
             let file = if name.is_null() { -1 } else { open(name, 2 | CLOSE_ON_EXEC) };
             if file >= 0 {
-                let mapped = mmap(std::ptr::null_mut(), MOST, READ_WRITE, SHARED, file, 0);
+                let mapped = mmap(std::ptr::null_mut(), MAX_PROBED_LINES, READ_WRITE, SHARED, file, 0);
                 close(file);
                 if mapped.addr() != usize::MAX {
                     lines = mapped;
@@ -81,7 +82,7 @@ pub mod reach_switch {
 }
 "#;
 
-/// A tool for which the reached lines are recorded.
+/// A tool whose reached lines are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tool {
     /// The title of the tool's column in the table.
@@ -122,7 +123,7 @@ pub const REACH_TOOLS: [Tool; 10] = [
 ///
 /// # Errors
 /// Fails if a source cannot be read, or if the allocator has too many lines.
-pub fn probed() -> anyhow::Result<BTreeMap<String, ProbedFile>> {
+pub fn probed_files() -> anyhow::Result<BTreeMap<String, ProbedFile>> {
     let (mut all, mut first) = (BTreeMap::new(), 0);
     for file in files()? {
         let text = std::fs::read_to_string(workspace().join(&file)).with_context(|| file.clone())?;
@@ -144,7 +145,7 @@ fn files() -> anyhow::Result<BTreeSet<String>> {
         if !CRATES.iter().any(|known| member.directory == Path::new(known)) {
             continue;
         }
-        let roots = member.roots().map(|root| workspace().join(root)).filter(|root| root.is_file());
+        let roots = member.root_files().map(|root| workspace().join(root)).filter(|root| root.is_file());
         for root in roots {
             let drawing = Imports::draw(&root)?;
             let own = drawing.paths().filter(|file| !file.iter().any(|step| step == ".."));
@@ -221,7 +222,7 @@ struct Walk<'t> {
 }
 
 impl Walk<'_> {
-    /// Adds a probe to the statement at `at`, either before or around it.
+    /// Adds a probe to the statement at `at`: before the statement, or around it.
     fn probe(&mut self, at: Range<usize>, around: bool) {
         let line = self.text[..at.start].matches('\n').count() + 1;
         let next = self.first + u32::try_from(self.probes.len()).unwrap_or(u32::MAX);
@@ -234,7 +235,7 @@ impl Walk<'_> {
     }
 }
 
-/// Macros whose arguments a shipping build does not contain.
+/// Macros whose arguments are not compiled into a shipping build.
 const CHECKER_MACROS: [&str; 3] = ["planted", "tell", "debug_assert"];
 
 impl<'ast> Visit<'ast> for Walk<'_> {
@@ -312,12 +313,12 @@ impl<'ast> Visit<'ast> for Walk<'_> {
 }
 
 /// The number of lines that each tool has reached; `None` if the tool did not run.
-type Reached = [Option<usize>; REACH_TOOLS.len()];
+type ReachedCounts = [Option<usize>; REACH_TOOLS.len()];
 
 /// The table: for each file, the number of its lines, and how many of them each tool has reached. In a table that was
 /// parsed from text, the numbers of reached lines are percentages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table(pub BTreeMap<String, (usize, Reached)>);
+pub struct Table(pub BTreeMap<String, (usize, ReachedCounts)>);
 
 impl Table {
     /// Builds the table from the numbers of the lines that each tool has reached.
@@ -348,7 +349,7 @@ impl Table {
         let names = REACH_TOOLS.map(|tool| tool.name);
         _ = writeln!(out, "| file | lines | {} |", names.join(" | "));
         _ = writeln!(out, "|---|--:|{}", "--:|".repeat(REACH_TOOLS.len()));
-        let mut sums: BTreeMap<&str, (usize, Reached)> = BTreeMap::new();
+        let mut sums: BTreeMap<&str, (usize, ReachedCounts)> = BTreeMap::new();
         for (file, (lines, reached)) in &self.0 {
             row(&mut out, file, *lines, reached);
             let of = CRATES.iter().filter(|of| file.starts_with(&format!("{of}/")));
@@ -367,9 +368,9 @@ impl Table {
         out
     }
 
-    /// Returns the files that no concurrent checker reaches although they have no reason, and the reasons for files
-    /// that a checker does reach.
-    pub fn mismatched_reasons(&self, reasons: &[Unreached]) -> Vec<String> {
+    /// Returns two lists: files that no concurrent checker reaches and that have no reason, and reasons for files that
+    /// a checker does reach.
+    pub fn mismatched_reasons(&self, reasons: &[UnreachedFiles]) -> Vec<String> {
         let reasoned: BTreeSet<&str> = reasons.iter().flat_map(|of| &of.files).map(|name| &**name).collect();
         let unreached = self.unreached();
         let told = |of: &BTreeSet<&str>, but: &BTreeSet<&str>, what: &str| -> Vec<String> {
@@ -382,7 +383,7 @@ impl Table {
 
     /// Returns the files in which no concurrent checker reaches any line.
     pub fn unreached(&self) -> BTreeSet<&str> {
-        let reached = |reached: &Reached| {
+        let reached = |reached: &ReachedCounts| {
             REACH_TOOLS.iter().zip(reached).any(|(tool, lines)| tool.concurrent && *lines > Some(0))
         };
         self.0.iter().filter(|(_, (_, lines))| !reached(lines)).map(|(file, _)| &**file).collect()
@@ -401,7 +402,7 @@ Files that no concurrent checker reaches are named in [CLAIMS.md](CLAIMS.md), ea
 
 ";
 
-fn row(out: &mut String, name: &str, lines: usize, reached: &Reached) {
+fn row(out: &mut String, name: &str, lines: usize, reached: &ReachedCounts) {
     let share = |reached: &Option<usize>| match reached.map(|reached| (100 * reached).div_ceil(lines.max(1)))
     {
         None => "?".to_owned(),
@@ -469,7 +470,7 @@ fn l() {
         );
         assert!(text.contains("| **slab/pool** | 3 |"), "{text}");
         assert_eq!(table.unreached(), BTreeSet::from(["slab/pool/src/a.rs"]));
-        let reasons = |file: &str| [Unreached { files: vec![file.to_owned()], reason: String::new() }];
+        let reasons = |file: &str| [UnreachedFiles { files: vec![file.to_owned()], reason: String::new() }];
         assert!(table.mismatched_reasons(&reasons("slab/pool/src/a.rs")).is_empty());
         let said = table.mismatched_reasons(&reasons("slab/src/b.rs")).join("\n");
         for expected in

@@ -73,8 +73,7 @@ pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// Returns `true` if a tracked file can affect test results; most prose, pages, scripts and results of earlier runs
-/// cannot.
+/// Returns `true` if a tracked file can affect test results; most prose, web pages, scripts and stored results cannot.
 pub fn counts(name: &str) -> bool {
     let words = name.ends_with(".md") && name != "ARCHITECTURE.md" && !name.starts_with("slab/book/");
     let others =
@@ -118,7 +117,7 @@ mod tests {
 
     /// Regression test: the result of a tool was kept although tests, seeds or the compiler had changed.
     #[test]
-    fn result_hash_covers_only_files_read_by_tests() {
+    fn hash_of_a_test_result_covers_only_files_the_tests_read() {
         let names = tracked(workspace()).unwrap();
         let (counted, others): (Vec<&str>, Vec<&str>) =
             names.iter().map(|name| &**name).partition(|name| counts(name));

@@ -1,17 +1,17 @@
 //! Finds the memory orderings and planted bugs in the sources, even if no model reaches them.
 //!
-//! The scan follows the modules of a crate from `lib.rs`, and reads *tokens* instead of a syntax tree. An ordering in
-//! the arguments of a macro (`debug_assert!(x.load(Relaxed) == 0)`) is therefore a site like any other; comments and
-//! strings contain no sites. The position of a site is the position of the operation's name, as in `Location::caller`,
-//! so that it can be compared with positions that the hook of `uslab-sync` reports.
+//! The scan follows the modules of a crate from `lib.rs`; it reads *tokens* instead of a syntax tree. Because it reads
+//! tokens, an ordering in a macro's arguments (`debug_assert!(x.load(Relaxed) == 0)`) is a site like any other;
+//! comments and strings contain no sites. The position of a site is the position of the operation's name, as in
+//! `Location::caller`, so that it can be compared with positions that the hook of `uslab-sync` reports.
 //!
-//! Invariant of the scan: it misses no ordering site. An ordering that is neither in a `use` nor an argument of an
-//! atomic operation (a constant, for example) is an error, because its use cannot be determined. A planted bug is an
-//! error if its name is not a literal, or if it is not in a `planted!` statement.
+//! Invariant of the scan: it misses no ordering site. An ordering is an error if it is neither in a `use` nor an
+//! argument of an atomic operation (a constant, for example), because its use is then unknown. A planted bug is an
+//! error unless its name is a literal in a `planted!` statement.
 //!
-//! For each site, [`Build`] states which builds compile it, according to its `cfg`. In a `cfg`, only the names in
-//! `cfg_value` are evaluated. All other names (such as the target's) count as true; in case of doubt, a model must
-//! therefore reach the site.
+//! For each site, [`Build`] states which builds compile the site, according to its `cfg`. In a `cfg`, only the names in
+//! `cfg_value` are evaluated. All other names (such as the target's) count as true, so in case of doubt a model must
+//! reach the site.
 
 use anyhow::{Context, anyhow, ensure};
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
@@ -26,7 +26,7 @@ const SYNC_FACADE_FOLDER: &str = "magazine/sync/src/";
 /// The directory of files that use the facade in the same way as any other code.
 const FACADE_USERS_FOLDER: &str = "magazine/sync/src/observers";
 /// The loom backend of the facade, which handles orderings as values.
-const HOOK: &str = "magazine/sync/src/loom.rs";
+const LOOM_FACADE_FILE: &str = "magazine/sync/src/loom.rs";
 /// Files that loom compiles because other code refers to them, although no model runs their lines. The command `cargo
 /// check-reach` shows which lines other tools reach.
 const FILES_WITHOUT_MODEL_RUNS: [&str; 3] =
@@ -43,7 +43,7 @@ pub enum Ordering {
     Release,
     /// The ordering of read-modify-write operations, which both load and store.
     AcqRel,
-    /// Like `AcqRel`, with a single total order of all `SeqCst` operations.
+    /// Like `AcqRel`, but all `SeqCst` operations also have a single total order.
     SeqCst,
 }
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -112,7 +112,7 @@ impl Operation {
 pub enum Build {
     /// The build for loom compiles the site, so models must reach it.
     Loom,
-    /// Only the shipping build compiles the site, and the build for loom does not.
+    /// The shipping build compiles the site, and the build for loom does not.
     Shipping,
     /// Neither the shipping build nor the build for loom compiles the site: it is in a test, or in code for shuttle.
     Tests,
@@ -177,7 +177,7 @@ impl Sources {
     pub fn scan<P: AsRef<Path>>(root: &Path, crates: &[P]) -> anyhow::Result<Self> {
         let mut sources = Self::default();
         for lib in crates {
-            sources.file(root, lib.as_ref(), Guard::OPEN, false)?;
+            sources.file(root, lib.as_ref(), Guard::EVERY_BUILD, false)?;
         }
         Ok(sources)
     }
@@ -215,7 +215,7 @@ fn mark_shipping_lines(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
             at += attribute.length;
             if attribute.cfg().is_some_and(|guard| !guard.shipping) {
                 // The attribute applies to the next item, with its other attributes; or to everything on this level.
-                at = if attribute.inner { tokens.len() } else { at + extent(&tokens[at..]) };
+                at = if attribute.inner { tokens.len() } else { at + item_length(&tokens[at..]) };
             } else if !is_ident(attribute.parts.first(), "doc") {
                 mark(lines, attribute.span);
             }
@@ -233,8 +233,8 @@ fn mark_shipping_lines(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
     }
 }
 
-/// Returns the number of lines (see [`shipping_lines`]) and the name of the longest function that a shipping build may
-/// compile; `None` if there is no function.
+/// Returns the name and the number of lines (see [`shipping_lines`]) of the longest function in a shipping build;
+/// `None` if there is no function.
 ///
 /// # Errors
 /// Fails if the text is not valid Rust.
@@ -251,7 +251,7 @@ fn measure_functions(tokens: &[TokenTree], longest: &mut Option<(usize, String)>
         if let Some(attribute) = Attribute::at(tokens, at) {
             at += attribute.length;
             if attribute.cfg().is_some_and(|guard| !guard.shipping) {
-                at = if attribute.inner { tokens.len() } else { at + extent(&tokens[at..]) };
+                at = if attribute.inner { tokens.len() } else { at + item_length(&tokens[at..]) };
             }
             continue;
         }
@@ -296,7 +296,7 @@ struct Guard {
 }
 
 impl Guard {
-    const OPEN: Self = Self { loom: true, shipping: true };
+    const EVERY_BUILD: Self = Self { loom: true, shipping: true };
 
     fn and(self, other: Self) -> Self {
         Self { loom: self.loom && other.loom, shipping: self.shipping && other.shipping }
@@ -371,8 +371,8 @@ impl Attribute {
             _ => None,
         }
     }
-    /// Returns the file that `cfg_attr(PREDICATE, path = "...")` gives a module, the builds that use this file, and the
-    /// other builds.
+    /// Returns the file that `cfg_attr(PREDICATE, path = "...")` gives a module, the builds that use it, and the builds
+    /// that do not.
     fn conditional_path_attribute(&self) -> Option<(String, [Guard; 2])> {
         let [TokenTree::Ident(name), TokenTree::Group(content)] = &self.parts[..] else { return None };
         let content: Vec<TokenTree> = content.stream().into_iter().collect();
@@ -386,7 +386,7 @@ impl Attribute {
     }
 }
 
-/// Returns the value of a name in a `cfg`, if it depends only on the build.
+/// Returns the value of a name in a `cfg` if the value depends only on the build.
 fn cfg_value(name: &str, loom: bool) -> Option<bool> {
     match name {
         "loom" => Some(loom),
@@ -438,7 +438,7 @@ fn string(token: &TokenTree) -> Option<String> {
 }
 
 /// Returns the number of tokens of the item, statement, field or match arm at the start of `tokens`.
-fn extent(tokens: &[TokenTree]) -> usize {
+fn item_length(tokens: &[TokenTree]) -> usize {
     // After these keywords a block is part of the element and does not end it.
     let goes_on = ["let", "return", "use", "static", "type", "break"];
     let constant = |at: usize| {
@@ -472,7 +472,7 @@ fn extent(tokens: &[TokenTree]) -> usize {
     tokens.len()
 }
 
-/// Where a sequence of tokens is in the crate.
+/// The location of a sequence of tokens in the crate.
 #[derive(Clone, Debug)]
 struct SourcePosition {
     guard: Guard,
@@ -517,7 +517,7 @@ impl Scan<'_> {
                     if attribute.inner {
                         place.guard = place.guard.and(of);
                     } else {
-                        guard = Some(guard.unwrap_or(Guard::OPEN).and(of));
+                        guard = Some(guard.unwrap_or(Guard::EVERY_BUILD).and(of));
                     }
                 } else if let [TokenTree::Ident(name), _, value] = &attribute.parts[..]
                     && name == "path"
@@ -527,8 +527,8 @@ impl Scan<'_> {
                     by_build = attribute.conditional_path_attribute();
                 }
             } else if let Some((file, [these, others])) = by_build.take() {
-                let end = at + extent(&tokens[at..]);
-                let guard = place.guard.and(guard.take().unwrap_or(Guard::OPEN));
+                let end = at + item_length(&tokens[at..]);
+                let guard = place.guard.and(guard.take().unwrap_or(Guard::EVERY_BUILD));
                 for (of, file) in [(these, Some(&*file)), (others, None)] {
                     self.run(
                         &tokens[at..end],
@@ -538,8 +538,8 @@ impl Scan<'_> {
                 }
                 at = end;
             } else if guard.is_some() || path.is_some() {
-                let end = at + extent(&tokens[at..]);
-                let guard = place.guard.and(guard.take().unwrap_or(Guard::OPEN));
+                let end = at + item_length(&tokens[at..]);
+                let guard = place.guard.and(guard.take().unwrap_or(Guard::EVERY_BUILD));
                 self.run(
                     &tokens[at..end],
                     SourcePosition { guard, ..place.clone() },
@@ -618,7 +618,7 @@ impl Scan<'_> {
             _ => ensure!(
                 Ordering::from_name(&name).is_none()
                     || place.guard.build() == Build::Tests
-                    || self.path == Path::new(HOOK),
+                    || self.path == Path::new(LOOM_FACADE_FILE),
                 "{}: {name} must be an argument of an atomic operation",
                 self.at(word.span())
             ),
@@ -626,7 +626,8 @@ impl Scan<'_> {
         Ok(1)
     }
 
-    /// Finds the planted bugs in a table of scenarios: each is the first argument in a line after a scenario's runs.
+    /// Finds the planted bugs in a table of scenarios; each bug is the first argument in a line after the runs of a
+    /// scenario.
     fn scenarios(&mut self, table: TokenStream) {
         let groups = |tokens: TokenStream, wanted| {
             let tokens: Vec<TokenTree> = tokens.into_iter().collect();

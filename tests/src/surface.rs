@@ -32,7 +32,7 @@ fn has_example(docs: &str) -> bool {
 
 /// Returns the public items of a crate of this workspace, sorted by path.
 ///
-/// This function builds the documentation of the crate, which takes some seconds.
+/// The function builds the documentation of the crate, which takes some seconds.
 ///
 /// # Errors
 /// Fails if the build fails, or if rustdoc's JSON has an unsupported format version.
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_text_blocks_are_not_doc_examples() {
+    fn plain_text_blocks_are_not_counted_as_doc_examples() {
         for begin in ["text", "ignore", "no_run", "compile_fail,E0277", "console"] {
             let docs = format!("A cache.\n\n```{begin}\nlet cache = 1;\n```\n\nMore.");
             assert!(!has_example(&docs), "{docs}");

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Makes the contents of `folder` equal to the given files. A file that already has the right contents is not written,
-/// so cargo does not rebuild it.
+/// Makes the contents of `folder` equal to the given files. A file that already has the right contents is not
+/// rewritten, so cargo does not rebuild it.
 ///
 /// # Errors
 /// Fails if a file cannot be read, written or removed.

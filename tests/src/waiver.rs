@@ -1,8 +1,8 @@
-//! Waivers: each lists an ordering that is kept for a stated reason, although no model fails without it.
+//! Waivers: each names an ordering that is kept for a stated reason, although no model fails without the ordering.
 //!
-//! The file `tests/orderings.toml` lists the waivers. A waiver identifies an ordering site by its file, its function
-//! and a part of its line, so it stays valid when the rest of the file changes. A run fails if a waiver does not match
-//! exactly one site, or if models detect all mutants of its site.
+//! The file `tests/orderings.toml` lists the waivers. A waiver identifies an ordering site by file, function and a part
+//! of the line, so it stays valid when the rest of the file changes. A run fails if a waiver does not match exactly one
+//! site, or if models detect all mutants of that site.
 
 use crate::source::{Ordering, Site};
 use anyhow::{Context, ensure};
@@ -66,7 +66,7 @@ impl Waiver {
             && *ordering == site.ordering.to_string()
     }
 
-    /// Returns the text by which messages name the site of the waiver.
+    /// Returns the name of the waiver's site in messages.
     pub fn place(&self) -> String {
         format!("{} {}: {:?}", self.file, self.function, self.text)
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiver_without_a_reason_is_an_error() {
+    fn mutant_waiver_without_a_reason_is_an_error() {
         let text = |ordering: &str, reason: &str| {
             format!(
                 "[[waiver]]\nfile = 'a.rs'\nfunction = 'f'\ntext = 'x.load'\nordering = '{ordering}'\nreason = '{reason}'"

@@ -17,7 +17,7 @@ use crate::zone::{AddressLimit, Zone, ZoneShared, zeroed};
 use uslab_magazine::SweepGroup;
 use uslab_magazine::sync::Fixed;
 
-/// Size in pages of the smallest reservation that `new` tries: 1 MiB.
+/// Minimum number of pages that `new` tries to reserve (1 MiB).
 const MIN_PAGES: usize = 256;
 
 /// A planned zone that does not exist yet.

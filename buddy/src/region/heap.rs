@@ -1,8 +1,8 @@
 //! Regions in heap memory, for systems without `mmap` and for programs that must not call it.
 //!
-//! The heap can neither reserve addresses without memory nor protect memory. A heap region is allocated completely from
-//! the start and stays accessible. A decommit overwrites heap memory with zeros, so that the next commit finds zeroed
-//! memory, as with `mmap`.
+//! The heap cannot reserve addresses without memory, and cannot protect memory. A heap region is allocated completely
+//! from the start and stays accessible. A decommit overwrites heap memory with zeros, so that the next commit finds
+//! zeroed memory, as with `mmap`.
 
 use super::{Access, HugePages, Source};
 use core::ptr::NonNull;

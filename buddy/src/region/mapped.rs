@@ -14,7 +14,7 @@ use std::io::Read;
 
 /// A private anonymous mapping. The region knows its address and size.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(super) struct MappedSource {
     /// True if core dumps must contain only the committed parts of the region. Each commit in such a region marks the
     /// committed part for core dumps.
     is_told: bool,
@@ -58,7 +58,7 @@ fn map_at(address: usize, bytes: usize, access: Access) -> Option<NonNull<u8>> {
 }
 
 // SAFETY: a private anonymous mapping is zero. The kept part is aligned, and no other mapping overlaps it.
-unsafe impl Source for Mapped {
+unsafe impl Source for MappedSource {
     fn new(bytes: usize, align: usize, access: Access) -> Option<(NonNull<u8>, Self)> {
         // With larger OS pages, a discard would also lose bytes next to the returned part.
         if sysconf(SysconfVar::PAGE_SIZE).ok()?? != PAGE_SIZE as libc::c_long {
@@ -84,7 +84,8 @@ unsafe impl Source for Mapped {
                 let _ = unsafe { munmap(at.cast(), len) };
             }
         }
-        let is_told = access == Access::Read || access == Access::Nothing && bytes >= LARGE;
+        let is_told =
+            access == Access::Read || access == Access::Nothing && bytes >= CORE_DUMP_EXCLUSION_BYTES;
         if is_told {
             // SAFETY: the range was just mapped.
             unsafe { set_core_dump_inclusion(base, bytes, false) };
@@ -207,7 +208,7 @@ const MAX_ADDRESS_ATTEMPTS: usize = 64;
 
 /// Minimum size in bytes of a region whose inaccessible parts are excluded from core dumps. A commit in a region that
 /// is excluded from core dumps costs one more system call.
-const LARGE: usize = 1 << 30;
+const CORE_DUMP_EXCLUSION_BYTES: usize = 1 << 30;
 
 /// Includes memory in core dumps, or excludes it. The kernel's core dumps omit pages that were never written. The
 /// `gcore` command of gdb writes all pages that are not excluded, even inaccessible pages: 64 GiB of zeros for the
@@ -308,7 +309,8 @@ mod tests {
     /// Regression: `gcore` dumped 88 GB of mostly inaccessible pages for a small process, and filled a disk.
     #[test]
     fn core_dumps_contain_committed_memory() {
-        for (bytes, uncommitted) in [(1 << 20, Uncommitted::ReadsZero), (super::LARGE, Uncommitted::NoAccess)]
+        for (bytes, uncommitted) in
+            [(1 << 20, Uncommitted::ReadsZero), (super::CORE_DUMP_EXCLUSION_BYTES, Uncommitted::NoAccess)]
         {
             let region = Region::reserve(bytes, 4096, uncommitted, Backend::Os, &Faults::default()).unwrap();
             let is_left_out = || flags(region.base().addr().get()).contains(" dd");

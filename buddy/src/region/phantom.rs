@@ -9,7 +9,7 @@ use super::{Access, HugePages, Source};
 use core::ptr::NonNull;
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-use super::mapped::Mapped as Range;
+use super::mapped::MappedSource as Range;
 
 #[derive(Debug)]
 pub(super) struct Addresses(Range);

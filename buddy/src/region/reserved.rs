@@ -1,6 +1,6 @@
 //! Address reservations that several regions share, and regions that are committed on demand.
 
-use super::{Access, Backend, HugePages, MAPPED, Region, Uncommitted};
+use super::{Access, Backend, HAS_OS_MAPPINGS, HugePages, Region, Uncommitted};
 use crate::PAGE_SIZE;
 use crate::faults::{Call, Faults, Point, RESERVE};
 use core::ops::Range;
@@ -25,7 +25,7 @@ impl Reservation {
     /// region gets it.
     const MIN_REMAINDER: usize = 4 << 20;
 
-    /// Creates an empty reservation. Each region taken from it reserves its own addresses.
+    /// Creates an empty reservation. Each region that is taken from an empty reservation reserves its own addresses.
     pub fn none(backend: Backend, faults: &Faults) -> Self {
         Self { left: None, backend: backend.table_backend(), faults: faults.clone() }
     }
@@ -42,7 +42,7 @@ impl Reservation {
         backend: Backend,
         faults: &Faults,
     ) -> Option<(Self, Region)> {
-        if backend != Backend::Os || !MAPPED || faults.fires(Call::of(RESERVE, tables + pages)) {
+        if backend != Backend::Os || !HAS_OS_MAPPINGS || faults.fires(Call::of(RESERVE, tables + pages)) {
             return None;
         }
         let tables = tables.checked_next_multiple_of(PAGE_SIZE)?;
@@ -95,8 +95,8 @@ impl Reservation {
 #[derive(Debug)]
 pub struct Reserved {
     region: Region,
-    /// Number of bytes, from the start of the region, that are known to be committed. A stale number of committed bytes
-    /// is too low, and only causes memory to be committed twice.
+    /// Number of bytes, from the start of the region, that are known to be committed. A stale number is too low, which
+    /// only causes memory to be committed twice.
     committed: Counter,
     /// The fault point that each commit of the region calls.
     point: Point,
@@ -127,8 +127,8 @@ impl Reserved {
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
     /// Creates a region of at most `bytes` bytes that is inaccessible until committed, with addresses from `addresses`.
-    /// If `apart` is set, the region reserves only its beginning, [apart](Region::reserve_apart) from other mappings,
-    /// and can [grow](Self::grow) later.
+    /// If `apart` is set, reserves only the region's beginning, [apart](Region::reserve_apart) from other mappings. The
+    /// region can then [grow](Self::grow) later.
     pub fn growing(
         bytes: usize,
         apart: Option<usize>,
@@ -160,8 +160,9 @@ impl Reserved {
         region.advise(HugePages::Never);
         Some(Self { region, committed: Counter::new(0), point, most: bytes })
     }
-    /// Unmaps the addresses after the first `bytes` bytes. Up to 1 MiB and 64 KiB more are kept, because a concurrent
-    /// commit may run ahead. Unmapped addresses cannot be committed until the region [grows](Self::grow) again.
+    /// Unmaps the addresses after the first `bytes` bytes. `cut` keeps up to 1 MiB and 64 KiB more, because a
+    /// concurrent commit may run ahead. Unmapped addresses cannot be committed until the region [grows](Self::grow)
+    /// again.
     ///
     /// # Safety
     /// During the call, no other thread may use or commit memory after the first `bytes` bytes, or cut the region.

@@ -105,8 +105,8 @@ pub(super) unsafe trait Source: core::fmt::Debug + Sized {
         unsafe { at.write_bytes(0, bytes) };
     }
 
-    /// Returns another owner, to which a part of this memory can be handed over. Returns `None` if the backend can free
-    /// the memory only as a whole.
+    /// Returns a new owner, which can take over a part of this memory. Returns `None` if the backend can free the
+    /// memory only as a whole.
     fn part(&self) -> Option<Self> {
         None
     }

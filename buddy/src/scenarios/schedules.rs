@@ -81,7 +81,7 @@ pub(super) fn zone() {
 }
 
 /// All threads free the same pages, and each thread starts at a different page.
-pub(super) fn twice() {
+pub(super) fn free_same_pages() {
     fn side((pages, pfns): &(Arc<PageAllocator>, Vec<Pfn>), thread: usize) {
         let from = thread * pfns.len() / THREADS;
         pfns.iter().cycle().skip(from).take(pfns.len()).for_each(|pfn| free(pages, *pfn, ONE));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn accepted_charge_decommits_free_pages() {
+fn accepted_memory_charge_decommits_free_pages() {
     let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
     let managed = pages.limit().unwrap() / PAGE_SIZE;
     let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
@@ -20,7 +20,7 @@ fn accepted_charge_decommits_free_pages() {
 }
 
 #[test]
-fn allocation_respects_memory_charged_to_the_limit() {
+fn page_allocation_counts_charged_memory_against_the_limit() {
     let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) }.limit(8 << 20));
     let managed = pages.limit().unwrap() / PAGE_SIZE;
     let charged = managed - 200;
@@ -35,7 +35,7 @@ fn allocation_respects_memory_charged_to_the_limit() {
 
 /// Regression: a charge took pages from the lowest zone first, and cancelling a part of it freed pages of another zone.
 #[test]
-fn highest_zone_is_charged_first() {
+fn memory_charge_starts_with_the_highest_zone() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
     let pages = new_allocator(PageConfig { limited: true, ..plain(&zones) });
     let charged = || pages.info().zones.iter().map(|zone| zone.charged).collect::<Vec<_>>();
@@ -53,7 +53,7 @@ fn highest_zone_is_charged_first() {
 /// Regression: a refused charge had already charged the highest zone and decommitted its free memory before the next
 /// zone refused.
 #[test]
-fn charge_refused_by_all_zones_takes_no_page() {
+fn memory_charge_refused_by_all_zones_takes_no_page() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 2048)];
     let pages = new_allocator(PageConfig { limited: true, keep_free: Some(usize::MAX), ..plain(&zones) });
     drop(alloc_all(&pages, Order::ZERO, Gfp::KERNEL));
@@ -68,7 +68,7 @@ fn charge_refused_by_all_zones_takes_no_page() {
 }
 
 #[test]
-fn charges_are_limited_to_the_free_pages() {
+fn memory_charges_never_exceed_the_free_pages() {
     let pages = new_allocator(PageConfig { limited: true, ..normal(2048) });
     assert!(!pages.charge(2049));
     assert!(pages.charge(2048) && !pages.charge(1));
@@ -79,7 +79,7 @@ fn charges_are_limited_to_the_free_pages() {
 
 /// One thread may cancel a charge that another thread made in a different zone.
 #[test]
-fn concurrent_charges_of_two_zones_are_all_cancelled() {
+fn cancelling_concurrent_charges_leaves_both_zones_uncharged() {
     let zones = [(ZoneKind::Dma32, 1024), (ZoneKind::Normal, 4)];
     let pages = new_allocator(PageConfig { limited: true, ..plain(&zones) });
     let (each, at_once) = (if cfg!(miri) { 10 } else { 5_000 }, std::sync::Barrier::new(4));

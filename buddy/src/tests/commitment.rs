@@ -115,7 +115,7 @@ fn zeroing_skips_pages_known_to_be_zero() {
 /// The OS does not discard the contents of locked memory (`mlock`).
 #[test]
 #[cfg(all(target_os = "linux", not(any(miri, uslab_heap))))]
-fn locked_pages_are_zeroed_by_writing() {
+fn mlocked_pages_are_zeroed_by_writing_to_them() {
     let pages = new_allocator(PageConfig { huge_pages: HugePages::Never, keep_free: None, ..normal(1024) });
     let order = order(6);
     for keep in [true, false] {
@@ -168,7 +168,7 @@ fn uncommitted_memory_counts_as_free_blocks() {
 }
 
 #[test]
-fn zone_tail_is_not_committed_for_a_larger_block() {
+fn committing_a_larger_block_skips_the_zone_tail() {
     let pages = new_allocator(normal(1024 + 700));
     let _half = pages.alloc_block(order(9), Gfp::KERNEL, None).unwrap();
     assert_eq!(pages.alloc(order(10), Gfp::KERNEL, None).unwrap_err().limit, Limit::Fragmented);
@@ -225,7 +225,7 @@ fn frames_of_decommitted_memory_are_not_block_heads() {
 
 /// Regression: decommitting the zone's tail counted its already discarded pages a second time.
 #[test]
-fn zone_tail_decommit_does_not_recount_discarded_pages() {
+fn zone_tail_decommit_counts_no_discarded_page_twice() {
     let pages = new_allocator(normal(6));
     let [large, small] = [2, 1].map(|n| pages.alloc_block(order(n), Gfp::KERNEL, None).unwrap());
     drop(large);
@@ -255,7 +255,7 @@ fn zone_tail_decommit_counts_only_tail_pages() {
 
 /// Threads allocate a maximal block while another thread decommits it.
 #[test]
-fn maximal_block_is_either_decommitted_or_allocated() {
+fn concurrent_decommit_never_takes_an_allocated_block() {
     let (pages, at_once) = (new_allocator(normal(1024)), std::sync::Barrier::new(3));
     let each = if cfg!(miri) { 5 } else { 3_000 };
     let uses = || {
@@ -273,13 +273,13 @@ fn maximal_block_is_either_decommitted_or_allocated() {
 /// Regression: pages could use only three quarters of the address limit, and other mappings only a quarter.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn pages_are_mapped_at_commit_under_an_address_limit() {
+fn pages_are_mapped_at_commit_under_an_address_space_limit() {
     run_with_limit("-v 1048576", "tests::commitment::child_runs_with_a_limited_address_space");
 }
 
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-#[ignore = "run under `ulimit -v` by pages_are_mapped_at_commit_under_an_address_limit"]
+#[ignore = "run under `ulimit -v` by pages_are_mapped_at_commit_under_an_address_space_limit"]
 fn child_runs_with_a_limited_address_space() {
     use crate::region::address_limit;
     let (limit, before) = address_limit().unwrap();
@@ -362,7 +362,7 @@ fn child_commits_pages_with_a_limited_data_segment() {
 }
 
 #[test]
-fn freed_blocks_beyond_keep_free_are_decommitted() {
+fn free_memory_above_the_keep_free_option_is_decommitted() {
     let config =
         PageConfig { keep_free: Some(8 << 20), ..PageConfig::default_for(Cpus::simulated(2, 1).unwrap()) };
     let pages = PageAllocator::new(config).unwrap();
@@ -381,10 +381,10 @@ fn freed_blocks_beyond_keep_free_are_decommitted() {
     pages.check().unwrap();
 }
 
-/// A free that leaves more free memory than the surplus decommits memory until three quarters of the surplus are left.
-/// A free that leaves less free memory than the surplus decommits nothing.
+/// If a free leaves more free memory than the surplus, it decommits memory until three quarters of the surplus are
+/// left. If a free leaves less free memory than the surplus, it decommits nothing.
 #[test]
-fn frees_decommit_only_memory_above_the_surplus() {
+fn free_decommits_only_memory_above_the_surplus_limit() {
     let pages = new_allocator(PageConfig { keep_free: Some(128 << 20), ..normal(4 * 1024) });
     let blocks = [(); 4].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap().into_pfn());
     let steps = blocks.map(|pfn| {
@@ -399,7 +399,7 @@ fn frees_decommit_only_memory_above_the_surplus() {
 }
 
 #[test]
-fn surplus_of_an_eighth_of_the_used_pages_stays_resident() {
+fn free_pages_up_to_an_eighth_of_used_pages_stay_resident() {
     let pages = new_allocator(PageConfig { keep_free: Some(64 << 20), ..normal(32 * 1024) });
     let mut blocks: Vec<_> =
         (0..32).map(|_| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap()).collect();
@@ -429,7 +429,7 @@ fn repeatedly_reused_memory_stays_resident() {
 /// The limit `keep_free` counts only free blocks that are large enough to be returned to the OS. Freeing a smaller
 /// block returns no memory, and the free must not report any.
 #[test]
-fn blocks_too_small_to_discard_do_not_count_towards_keep_free() {
+fn keep_free_limit_counts_only_blocks_large_enough_to_discard() {
     let pages =
         new_allocator(PageConfig { keep_free: Some(0), huge_pages: HugePages::Advise, ..normal(1024) });
     let (blocks, _) = alloc_all(&pages, Order::ZERO, Gfp::KERNEL);
@@ -449,7 +449,7 @@ fn blocks_too_small_to_discard_do_not_count_towards_keep_free() {
 /// `give_up_addresses` unmaps only addresses that were never committed. Addresses that were committed once stay usable.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
-fn only_never_committed_addresses_are_released() {
+fn address_release_keeps_addresses_that_were_ever_committed() {
     let pages = new_allocator(normal(8 * 1024));
     let blocks = [(); 3].map(|()| pages.alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
     drop(blocks);
@@ -476,7 +476,7 @@ fn only_never_committed_addresses_are_released() {
 
 /// A heap region cannot return a part of its memory.
 #[test]
-fn heap_backed_allocator_keeps_all_its_addresses() {
+fn heap_backed_allocator_releases_no_addresses() {
     let pages = new_allocator(PageConfig { backend: Backend::Heap, ..normal(4 * 1024) });
     let what_there_is = || (pages.reserved_bytes(), pages.frames().len(), pages.has_unmapped_pages());
     let before = what_there_is();
@@ -525,7 +525,7 @@ fn free_pages_of_partly_used_blocks_are_discarded() {
 
 /// Free memory that the program reuses in each interval stays backed.
 #[test]
-fn idle_decommit_returns_memory_free_for_an_interval() {
+fn idle_decommit_returns_memory_unused_for_an_interval() {
     let config = PageConfig { per_cpu_pages: false, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();
     let backed = || pages.info().backed_bytes() >> 20;
@@ -563,7 +563,7 @@ fn resident_blocks_are_allocated_before_discarded_blocks() {
 /// With huge pages enabled, no part of a huge page is returned to the OS. If the allocator's change counter did not
 /// increase, a reap finds nothing to free.
 #[test]
-fn change_count_includes_frees_and_decommits() {
+fn page_change_counter_includes_frees_and_decommits() {
     let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..normal(2048) });
     let blocks = [(); 2].map(|()| pages.alloc_block(order(10), Gfp::KERNEL, None).unwrap());
     let page = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None);
@@ -583,7 +583,7 @@ fn change_count_includes_frees_and_decommits() {
 
 #[test]
 #[cfg_attr(uslab_heap, ignore = "the heap is always accessible")]
-fn guard_page_is_the_last_page_of_a_block() {
+fn guard_page_replaces_the_last_page_of_a_block() {
     let pages = new_allocator(normal(64));
     let mut block = pages.alloc_block(order(2), Gfp::KERNEL, None).unwrap();
     block.bytes_mut().fill(7);
@@ -594,7 +594,7 @@ fn guard_page_is_the_last_page_of_a_block() {
 }
 
 #[test]
-fn decommit_splits_no_huge_page() {
+fn decommit_never_splits_a_huge_page() {
     let huge_pages = HugePages::Advise;
     let config = PageConfig { per_cpu_pages: false, huge_pages, ..PageConfig::default_for(Cpus::os()) };
     let pages = PageAllocator::new(config).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn fallback_claims_the_pageblock_of_a_large_block() {
+fn fallback_to_a_large_block_claims_its_whole_pageblock() {
     let pages = new_allocator(PageConfig { pageblock_order: order(8), ..normal(1024) });
     let pages_in_use = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
     assert_eq!(pages.info().zones[0].pageblocks, [0, 4, 0]);
@@ -18,7 +18,7 @@ fn fallback_claims_the_pageblock_of_a_large_block() {
 }
 
 #[test]
-fn fallback_claims_a_free_maximal_block_as_a_whole() {
+fn fallback_to_a_maximal_block_claims_all_its_pages() {
     let config = PageConfig { pageblock_order: order(6), max_order: order(7), ..normal(256) };
     let pages = new_allocator(PageConfig { keep_free: Some(usize::MAX), ..config });
     let (mut movable, _) = alloc_all(&pages, order(7), Gfp::MOVABLE);
@@ -52,7 +52,7 @@ fn merged_pageblocks_take_the_migratetype_of_the_last_free() {
 }
 
 #[test]
-fn claiming_a_half_free_pageblock_moves_its_free_blocks() {
+fn claiming_a_half_free_pageblock_moves_all_its_free_blocks() {
     let pages = new_allocator(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = alloc_all(&pages, order(2), Gfp::MOVABLE);
     movable.drain(0..9);
@@ -66,7 +66,7 @@ fn claiming_a_half_free_pageblock_moves_its_free_blocks() {
 }
 
 #[test]
-fn stolen_block_returns_to_its_migratetype() {
+fn stolen_block_returns_to_its_former_migratetype_when_freed() {
     let pages = new_allocator(PageConfig { pageblock_order: order(6), max_order: order(6), ..normal(192) });
     let (mut movable, _) = alloc_all(&pages, Order::ZERO, Gfp::MOVABLE);
     movable.truncate(movable.len() - 7);
@@ -153,7 +153,7 @@ fn fallback_migratetypes_are_tried_in_linux_order() {
 }
 
 #[test]
-fn range_with_few_pageblocks_does_not_group_by_migratetype() {
+fn few_pageblocks_disable_grouping_by_migratetype() {
     let pages = new_allocator(normal(1535));
     assert!(!pages.info().mobility && new_allocator(normal(1536)).info().mobility);
     let block = pages.alloc_block(Order::ZERO, Gfp::MOVABLE, None).unwrap();
@@ -161,7 +161,7 @@ fn range_with_few_pageblocks_does_not_group_by_migratetype() {
 }
 
 #[test]
-fn pages_are_grouped_by_migratetype_with_enough_pageblocks() {
+fn enough_pageblocks_enable_grouping_by_migratetype() {
     let each = PageConfig::default_for(Cpus::os()).pageblock_order.pages() * MigrateType::COUNT as u32;
     for (count, expected) in [(each, MigrateType::Movable), (each - 1, MigrateType::Unmovable)] {
         let pages = new_allocator(normal(count));

@@ -25,7 +25,7 @@ fn empty_cpu_takes_page_magazines_from_another_cpu() {
 }
 
 #[test]
-fn drain_flushes_all_orders_and_types_to_the_zone() {
+fn drain_returns_magazine_pages_of_all_orders_to_the_zone() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let pages = new_allocator(PageConfig { cpus, per_cpu_pages: true, ..normal(1 << 14) });
     let kept = || pages.cached_zones[0].layers().map(|layer| layer.stats().in_magazines).collect::<Vec<_>>();

@@ -20,8 +20,8 @@
 //! * frees return pages when more than the *surplus* is backed, until three quarters of the surplus are left. The
 //!   surplus is an eighth of the pages in use, but at least an adaptive lower bound and at most [`ZoneShared::keep`].
 //!   The lower bound is between a sixteenth of [`ZoneShared::keep`] and all of it. The lower bound of the surplus
-//!   doubles when more pages than the bound were returned and used again. The lower bound halves when more than four
-//!   times as many pages as the bound were returned, and less than a quarter of them were used again;
+//!   doubles when the returned pages that were used again exceed the bound. The lower bound halves when the returned
+//!   pages exceed four times the bound, and less than a quarter of them were used again;
 //! * [`decommit_idle`](Zone::decommit_idle) returns as many pages as stayed free since its last call, and the pages
 //!   that the current reap has freed;
 //! * [`decommit_free`](Zone::decommit_free) returns the memory of all free pages to the OS.
@@ -31,7 +31,7 @@
 //! Memory that other code maps can be *charged* to a zone. A charged zone withholds the charged number of free pages,
 //! like a balloon in a virtual machine. A limit on the zones' memory thus also covers memory that other code maps. With
 //! several zones, a charge is divided among them. All zones stay locked while a charge checks that enough pages are
-//! free and divides itself among the zones.
+//! free and is divided among the zones.
 
 use super::{CommitRefused, Inner, Zone, ZoneShared, blocks_between, byte_range, maximal_blocks};
 use crate::PAGE_SIZE;
@@ -119,7 +119,7 @@ impl Zone {
         let mut inner = self.inner.lock();
         inner.recent = inner.backed - inner.idle;
     }
-    /// Decommits free pages, but keeps as many backed as were in use at some time during the interval that
+    /// Decommits free pages that were not needed during the interval that
     /// [`end_reap_interval`](Self::end_reap_interval) ended. Returns the number of decommitted bytes.
     pub(crate) fn decommit_idle(&self, shared: &ZoneShared) -> usize {
         let keep = self.inner.lock().recent;
@@ -255,9 +255,9 @@ impl Zone {
         inner.charged -= back;
         back
     }
-    /// Decommits backed pages until no more pages are backed than are free and not charged. As a result, the zone's
-    /// memory and its charges together do not exceed the zone's size. Without charges, the function does nothing,
-    /// because backed pages never exceed free pages.
+    /// Decommits backed free pages until their number is at most the number of free uncharged pages. As a result, the
+    /// zone's memory and its charges together do not exceed the zone's size. Without charges, the function does
+    /// nothing, because backed pages never exceed free pages.
     pub(crate) fn decommit_excess_pages(&self, shared: &ZoneShared, inner: MutexGuard<'_, Inner>) {
         let free = inner.free();
         let above = inner.backed > free;

@@ -1,5 +1,5 @@
-//! The specification of the magazine layer: which objects (*rounds*) each operation moves, from which place and to
-//! which place.
+//! The specification of the magazine layer: for each operation, which objects (*rounds*) it moves, and from where to
+//! where.
 //!
 //! ```text
 //!  CPU 0: a stack          CPU 1: a stack
@@ -9,21 +9,21 @@
 //!              supplier                 slabs, or a zone
 //! ```
 //!
-//! - **Allocate**: takes the newest object from the CPU's stack. If the stack is empty, the operation takes a magazine
-//!   from the depot. If the depot is empty too, the operation requests objects from the supplier. The caller gets the
-//!   last object of the magazine, and the CPU's stack gets the other objects.
-//! - **Fill**: requests objects from the supplier. The first fill requests [`first_fill`](Sizes::first_fill) objects.
+//! - An **allocation** takes the newest object from the CPU's stack. If the stack is empty, the operation takes a
+//!   magazine from the depot. If the depot is empty too, the operation requests objects from the supplier. The caller
+//!   gets the last object of the magazine, and the CPU's stack gets the other objects.
+//! - A **fill** requests objects from the supplier. The first fill requests [`first_fill`](Sizes::first_fill) objects.
 //!   Each later fill requests twice as many objects as the fill before, up to a full magazine.
-//! - **Free**: pushes the object on the CPU's stack. A full stack doubles its capacity, up to a limit. A full stack at
+//! - A **free** pushes the object on the CPU's stack. A full stack doubles its capacity, up to a limit. A full stack at
 //!   its limit moves its newest magazine to the depot. If the depot refuses the magazine, its objects are returned to
 //!   the supplier.
-//! - **Depot**: stores full magazines, and hands out the [newest](Depot::take) one first. A depot refuses a magazine
+//! - A **depot** stores full magazines, and hands out the [newest](Depot::take) one first. A depot refuses a magazine
 //!   that would exceed its own limit or the [budget](Budget) of all depots.
-//! - **Drain**: removes all objects from the stacks of some CPUs. The capacity of a drained stack is 0 until its next
+//! - A **drain** removes all objects from the stacks of some CPUs. The capacity of a drained stack is 0 until its next
 //!   use.
-//! - **Reap**: drains all stacks that were not used since the last reap, and flushes all depot magazines that were not
+//! - A **reap** drains all stacks that were not used since the last reap, and flushes all depot magazines that were not
 //!   needed since the last reap.
-//! - **Shortage**: halves the capacity limit of stacks, down to two magazines, and resets the size of fills. A reap
+//! - A **shortage** halves the capacity limit of stacks, down to two magazines, and resets the size of fills. A reap
 //!   doubles the limit again if no shortage occurred since the last reap.
 //!
 //! The specification models no memory management, no locks and no concurrency. Tests compare the shipping code with the
@@ -146,8 +146,8 @@ impl<L: List> Depot<L> {
 
     /// Returns the index of the magazine that the next `take` removes from a depot of `len` magazines. The oldest
     /// magazine has index 0.
-    fn next_index(_: usize) -> usize {
-        0
+    fn next_index(len: usize) -> usize {
+        len - 1
     }
     /// Removes and returns the newest magazine, or returns `None` if the depot is empty.
     pub fn take(&mut self) -> Option<L::Item> {
@@ -206,8 +206,8 @@ impl Budget {
     pub fn limit(&self) -> u64 {
         self.most
     }
-    /// Charges `bytes` bytes to the budget, unless that would exceed its limit. Returns `false` and charges nothing if
-    /// the limit would be exceeded.
+    /// Charges `bytes` bytes to the budget, if its limit permits it. Returns `false` and charges nothing if the limit
+    /// would be exceeded.
     fn charge(&mut self, bytes: u64) -> bool {
         let fits = bytes == 0 || self.held + bytes <= self.most;
         self.held += if fits { bytes } else { 0 };
@@ -450,8 +450,8 @@ impl<R> Layer<R> {
     pub fn drain(&mut self, cpus: Range<usize>, world: &mut impl World<R>) -> usize {
         self.drain_selected_stacks(cpus, world, |stack| !stack.rounds.is_empty(), |_| true)
     }
-    /// Visits each CPU that has a `wanted` stack, and flushes the CPU's stacks that are `taken`. A CPU is visited once
-    /// for the stacks of all nodes.
+    /// Visits each CPU with a stack for which `wanted` returns `true`, and flushes its stacks for which `taken` does. A
+    /// CPU is visited once for the stacks of all nodes.
     fn drain_selected_stacks(
         &mut self,
         cpus: Range<usize>,
@@ -491,8 +491,8 @@ impl<R> Layer<R> {
         flushed
     }
 
-    /// Ends a reaping interval: flushes all idle stacks, and all magazines that the depots did not need during the
-    /// interval. Returns the number of flushed objects.
+    /// Flushes all idle stacks, and all magazines that the depots did not need, at the end of a reaping interval.
+    /// Returns the number of flushed objects.
     pub fn reap(&mut self, world: &mut impl World<R>) -> usize {
         let idle = |stack: &Stack<R>| stack.usage.is_idle(stack.rounds.len());
         let mut flushed = self.drain_selected_stacks(0..usize::MAX, world, idle, idle);
@@ -508,8 +508,8 @@ impl<R> Layer<R> {
         flushed
     }
 
-    /// Handles a shortage of memory: lowers the capacity limit, and the next fill is small again. The current capacity
-    /// of each stack stays the same.
+    /// Lowers the capacity limit and makes the next fill small again, because memory is short. The current capacity of
+    /// each stack stays the same.
     pub fn shrink(&mut self) {
         let Sizes { capacity, first_fill, reach, .. } = self.sizes;
         self.short = true;

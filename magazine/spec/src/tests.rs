@@ -37,7 +37,7 @@ fn layer(capacity: usize, first_fill: usize, stock: usize, depot_limit: usize) -
 }
 
 #[test]
-fn fills_double_up_to_a_magazine() {
+fn each_stack_fill_doubles_up_to_a_magazine() {
     let (mut layer, mut world) = (layer(4, 1, 0, 1), Rounds::new(20, 0));
     let left = [(); 12].map(|()| {
         layer.alloc(0, &mut world).unwrap();
@@ -51,7 +51,7 @@ fn fills_double_up_to_a_magazine() {
 }
 
 #[test]
-fn stack_passes_its_newest_magazine_to_the_depot() {
+fn full_stack_moves_its_newest_magazine_to_the_depot() {
     let (mut layer, mut world) = (layer(2, 2, 0, 1), Rounds::new(8, 0));
     let rounds: Vec<u32> = (0..6).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
     assert_eq!(rounds, [2, 1, 4, 3, 6, 5]);
@@ -66,7 +66,7 @@ fn stack_passes_its_newest_magazine_to_the_depot() {
 }
 
 #[test]
-fn flushed_magazines_reach_the_supplier_newest_object_first() {
+fn flush_returns_the_newest_objects_to_the_supplier_first() {
     for (depot_limit, events) in [(0, vec![Event::Widened; 2]), (1, vec![Event::Exchange; 2])] {
         let (mut layer, mut world) = (layer(2, 2, 0, depot_limit), Rounds::new(5, 0));
         let rounds: Vec<u32> = (0..5).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
@@ -129,7 +129,7 @@ fn stack_filled_after_a_drain_is_not_idle() {
 }
 
 #[test]
-fn used_stack_of_the_same_length_is_not_idle() {
+fn stack_used_without_a_length_change_is_not_idle() {
     let (mut popped, mut world) = (layer(4, 4, 0, 0), Rounds::new(8, 0));
     assert_eq!((popped.alloc(0, &mut world), popped.reap(&mut world)), (Some(4), 0));
     (0..4).for_each(|_| assert!(popped.alloc(0, &mut world).is_some()));
@@ -144,7 +144,7 @@ fn used_stack_of_the_same_length_is_not_idle() {
 }
 
 #[test]
-fn reap_keeps_the_capacity_of_an_empty_stack() {
+fn reaping_an_empty_stack_keeps_its_capacity() {
     let (mut layer, mut world) = (layer(2, 2, 0, 0), Rounds::new(4, 0));
     for _ in 0..2 {
         let rounds: Vec<u32> = (0..4).map(|_| layer.alloc(0, &mut world).unwrap()).collect();
@@ -159,7 +159,7 @@ fn reap_keeps_the_capacity_of_an_empty_stack() {
 }
 
 #[test]
-fn depot_surplus_is_its_minimum_length_in_an_interval() {
+fn depot_surplus_is_the_lowest_magazine_count_in_an_interval() {
     let mut depot = Depot::<Vec<u8>>::default();
     (0..3).for_each(|magazine| depot.put(magazine));
     assert_eq!(depot.surplus(), 0, "the depot began empty");
@@ -176,7 +176,7 @@ fn depot_budget_is_at_least_8_mib() {
 }
 
 #[test]
-fn shortage_halves_the_limit_of_stacks() {
+fn memory_shortage_halves_the_stack_limits() {
     let (mut layer, mut world) = (layer(2, 2, 6, 0), Rounds::new(40, 0));
     let mut most = |layer: &mut Layer<u32>| {
         // A drained stack starts again with capacity 0.
@@ -196,7 +196,7 @@ fn shortage_halves_the_limit_of_stacks() {
 }
 
 #[test]
-fn small_list_keeps_its_elements_in_order() {
+fn inline_list_keeps_the_order_of_its_elements() {
     let mut few = SmallList::<u8, 3>::default();
     [1, 2, 3].into_iter().for_each(|item| few.push(item));
     assert_eq!(few.remove(1), 2);

@@ -3,8 +3,8 @@
 //! The number of the current CPU is only a **hint**, because a thread may migrate between reading the number and using
 //! it. The [`Mechanism`] that an operation uses makes a stale CPU number harmless. The mechanism is `rseq` (restartable
 //! sequences) if the kernel supports rseq and the process's threads can be registered. The mechanism is `claimed` on
-//! all other systems. A process chooses one mechanism for all machine CPUs. A layer never mixes mechanisms, because
-//! claiming a region does not stop a restartable sequence. Simulated CPUs always use the claimed mechanism. One OS
+//! all other systems. A process chooses one mechanism for all machine CPUs. A layer never mixes mechanisms, because a
+//! claim does not stop another thread's restartable sequence. Simulated CPUs always use the claimed mechanism. One OS
 //! thread can drive a thousand simulated CPUs deterministically by calling [`on_cpu`].
 //!
 //! **`USLAB_RSEQ=off`** in the environment forces the claimed mechanism, for example to single-step with a debugger.
@@ -96,7 +96,7 @@ impl core::fmt::Display for BadCpus {
 impl core::error::Error for BadCpus {}
 
 thread_local! {
-    static CURRENT: Cell<Script> = const { Cell::new(Script::on(0)) };
+    static CURRENT_SCRIPT: Cell<Script> = const { Cell::new(Script::on(0)) };
 }
 
 /// The simulated CPU of a thread, and at most one planned migration to another CPU.
@@ -142,7 +142,7 @@ impl Script {
     }
     /// Makes the calling thread follow this script.
     pub fn install(self) {
-        CURRENT.with(|c| c.set(self));
+        CURRENT_SCRIPT.with(|c| c.set(self));
     }
 }
 
@@ -155,7 +155,7 @@ impl Cpus {
     /// Returns the machine's CPUs (at most [`MAX_CPUS`]), on a single node. On Linux, the count is the number of CPUs
     /// that the kernel may ever bring online. On other systems, the count is the number of CPUs that the process may
     /// use concurrently. If `/sys` does not list the CPUs, the count covers the CPUs that the C library reports and the
-    /// CPUs in this thread's affinity mask. A thread that runs on a CPU beyond the count bypasses the stacks.
+    /// CPUs in this thread's affinity mask. A thread on a CPU whose number is not below the count bypasses the stacks.
     ///
     /// The first call chooses the [`Mechanism`] of the process. On Linux, `Cpus::os` allocates no memory.
     pub fn os() -> Self {
@@ -189,8 +189,8 @@ impl Cpus {
     pub fn count(&self) -> u32 {
         self.count
     }
-    /// Number of per-CPU pointers in each of a table's sets. A set has a pointer for every CPU number that a
-    /// restartable sequence may read.
+    /// Number of per-CPU pointers in each set of a table. A set has a pointer for every CPU number that a restartable
+    /// sequence may read.
     pub(crate) fn word_count(&self) -> u32 {
         rseq::word_count(self.count, self.mechanism)
     }
@@ -225,7 +225,7 @@ impl Cpus {
     }
 }
 
-/// Functions that only the other uslab crates use, and that may change in any version.
+/// Functions for the other uslab crates, which may change in any version.
 #[doc(hidden)]
 impl Cpus {
     /// Returns the same CPUs, but with the claimed mechanism even if the machine supports restartable sequences.
@@ -250,7 +250,7 @@ impl Cpus {
 /// at this read, also returns the CPU on which the sequence ran.
 #[inline]
 fn read_scripted_cpu() -> (u32, Option<u32>) {
-    CURRENT.with(|c| {
+    CURRENT_SCRIPT.with(|c| {
         let mut script = c.get();
         let mut aborted_on = None;
         if script.at > 0 {
@@ -268,7 +268,7 @@ fn read_scripted_cpu() -> (u32, Option<u32>) {
 /// Returns the simulated CPU of the calling thread, without counting as a read of the CPU number.
 #[cfg(any(loom, shuttle))]
 pub(crate) fn current_cpu() -> u32 {
-    CURRENT.with(|c| c.get().cpu)
+    CURRENT_SCRIPT.with(|c| c.get().cpu)
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn script_migrates_the_thread_before_the_given_cpu_read() {
+    fn scripted_migration_happens_before_the_given_cpu_read() {
         let cpus = Cpus::simulated(2, 1).unwrap();
         Script { cpu: 0, at: 3, then: 1, aborted: false }.install();
         assert_eq!([(); 4].map(|()| cpus.current()), [0, 0, 1, 1]);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn aborting_script_reports_the_cpu_of_the_aborted_sequence() {
+    fn script_that_aborts_a_sequence_reports_its_cpu() {
         Script { cpu: 0, at: 2, then: 1, aborted: true }.install();
         assert_eq!([(); 3].map(|()| read_scripted_cpu()), [(0, None), (1, Some(0)), (1, None)]);
         on_cpu(0);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn simulated_cpus_use_the_claimed_mechanism() {
+    fn simulated_cpus_use_claimed_slots() {
         assert_eq!(Cpus::simulated(2, 1).unwrap().mechanism(), Mechanism::Claimed);
         assert_eq!(Cpus::os().claimed().mechanism(), Mechanism::Claimed);
         assert_eq!(Cpus::os().mechanism(), Cpus::os().mechanism());

@@ -8,8 +8,8 @@ use core::ptr::NonNull;
 /// its CPU number, and therefore uses a spare pointer.
 pub(crate) const SPARE_POINTERS: usize = 2;
 
-/// The three pointers (*words*) to a CPU's region. Each kind of code path reads a different one. A drain points all
-/// three of a CPU's pointers to the empty region.
+/// The three pointers (*words*) to a CPU's region. Each kind of code path reads a different one of the three pointers.
+/// A drain points all three of a CPU's pointers to the empty region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
     /// The pointer to a CPU's region that slow paths read after a miss. The pointers that slow paths read cannot be

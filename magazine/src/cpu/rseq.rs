@@ -15,9 +15,9 @@
 //! Linux helps a thread to detect that it was pre-empted. Each thread shares a `struct rseq` with the kernel. In
 //! `struct rseq`, the kernel stores the thread's CPU number (`cpu_id`), and the thread announces the section that it
 //! runs (`rseq_cs`). When the kernel pre-empts a thread, migrates it or delivers a signal, the kernel checks if the
-//! thread is inside the announced section. If the thread is inside, the kernel makes it continue at the section's abort
-//! address, which restarts the section. If a section reaches its end, it has run on a single CPU, and no other section
-//! ran on this CPU in between.
+//! thread is inside the announced section. If the thread was inside the section, the kernel makes it continue at the
+//! section's abort address, which restarts the section. If a section reaches its end, it has run on a single CPU, and
+//! no other section ran on this CPU in between.
 //!
 //! A section therefore needs only plain loads and stores. The **last instruction of a section is one store**, which
 //! makes the section's effect visible. A section that is aborted before its last store has no effect. After the store,
@@ -67,8 +67,8 @@
 //! [`mechanism`] chooses the mechanism once per process. Restartable sequences need the kernel's rseq membarrier.
 //! Threads must also be registered, by the libc (`__rseq_size` is not 0) or by the module [registration](registration).
 //! Without restartable sequences, or with **`USLAB_RSEQ=off`** in the environment, all operations use the claimed
-//! mechanism. Single-stepping in a debugger needs `USLAB_RSEQ=off`, because every step aborts the section, so the
-//! section never completes. A breakpoint outside a section is harmless.
+//! mechanism. Single-stepping in a debugger needs `USLAB_RSEQ=off`: every step aborts the section, which therefore
+//! never completes. A breakpoint outside a section is harmless.
 //!
 //! # One path for both
 //!
@@ -170,7 +170,7 @@ pub(crate) fn register_if_unregistered() -> bool {
 }
 #[cold]
 fn register_on_first_use() -> u32 {
-    if chosen() != CLAIMED_MECHANISM && libc_rseq_offset().is_none() {
+    if chosen_mechanism() != CLAIMED_MECHANISM && libc_rseq_offset().is_none() {
         register_thread();
     }
     cpu_id_at(rseq_area_offset())
@@ -200,27 +200,27 @@ use descriptor;
 
 // ---------------------------------------------------------------- the choice of the mechanism
 
-/// The chosen mechanism: 0 before the choice, [`CLAIMED_MECHANISM`] for the claimed mechanism, or the number of per-CPU
-/// pointers in each of a table's sets for rseq.
+/// The chosen mechanism: 0 before the choice, [`CLAIMED_MECHANISM`] for the claimed mechanism, or for rseq the number
+/// of per-CPU pointers in each set of a table.
 static CHOSEN_MECHANISM: Fixed = Fixed::new(0);
 const CLAIMED_MECHANISM: u32 = 1;
 
 /// Returns the mechanism that all layers on real CPUs use in this process. The first call chooses the mechanism.
 /// `mechanism` never allocates.
 pub(crate) fn mechanism() -> Mechanism {
-    if chosen() == CLAIMED_MECHANISM { Mechanism::Claimed } else { Mechanism::Rseq }
+    if chosen_mechanism() == CLAIMED_MECHANISM { Mechanism::Claimed } else { Mechanism::Rseq }
 }
 
-/// Returns the number of per-CPU pointers in each of a table's sets, on a machine with `cpus` CPUs. With restartable
+/// Returns the number of per-CPU pointers in each set of a table, on a machine with `cpus` CPUs. With restartable
 /// sequences, a set has a pointer for every CPU number that the kernel may use.
 pub(crate) fn word_count(cpus: u32, mechanism: Mechanism) -> u32 {
     match mechanism {
-        Mechanism::Rseq => cpus.max(chosen()),
+        Mechanism::Rseq => cpus.max(chosen_mechanism()),
         Mechanism::Claimed => cpus,
     }
 }
 
-fn chosen() -> u32 {
+fn chosen_mechanism() -> u32 {
     match CHOSEN_MECHANISM.get() {
         0 => {
             // Two concurrent first calls reach the same decision.
@@ -236,8 +236,8 @@ fn chosen() -> u32 {
 }
 
 /// Upper bound of the kernel's CPU numbers: the number of bits in its CPU masks, and at least [`MAX_CPUS`]. The number
-/// of CPUs would be too low a bound, because a checkpointed process may be restored on a machine with more CPUs.
-/// Returns `None` if the kernel does not report the size of its masks.
+/// of CPUs is too low as a bound: a checkpointed process may be restored on a machine with more CPUs. Returns `None` if
+/// the kernel does not report the size of its masks.
 fn max_cpus() -> Option<u32> {
     const BYTES: usize = 8192 / 8;
     let mut mask = [0_u64; BYTES / size_of::<u64>()];
@@ -248,8 +248,8 @@ fn max_cpus() -> Option<u32> {
     (cpus > 0).then_some(cpus.max(MAX_CPUS))
 }
 
-/// Returns `true` if the environment variable `USLAB_RSEQ` is `off`. Writes a warning to standard error if its value is
-/// neither `on` nor `off`.
+/// Returns `true` if the environment variable `USLAB_RSEQ` is `off`. Writes a warning to standard error if the value of
+/// `USLAB_RSEQ` is invalid.
 fn is_disabled() -> bool {
     // Uses `getenv`, because a global allocator calls this function and `std::env` allocates. SAFETY: the name ends in
     // a NUL. As with any C library, no thread may change the environment concurrently.
@@ -285,9 +285,9 @@ fn membarrier(command: libc::c_int, cpu: Option<u32>) -> bool {
 }
 
 /// Returns `true` if the process has never had a second thread, which glibc 2.32 or later reports. In a single-threaded
-/// process, no other thread can be inside a section, and the caller is not inside one. The same is true in a signal
-/// handler, because the signal aborts the section that it interrupts. Returns `false` if the libc does not report the
-/// number of threads.
+/// process, no other thread can be inside a section, and the caller is not inside one. A signal handler is not inside a
+/// section either, because the signal aborts the section that it interrupts. Returns `false` if the libc does not
+/// report the number of threads.
 fn is_single_threaded() -> bool {
     // SAFETY: the pointer is null, or points to the libc's `char`. While the `char` is not 0, this thread is
     // the only thread. Only a thread that starts another thread writes the `char`.
@@ -315,8 +315,8 @@ pub(crate) fn fence(_: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {
 
 // ---------------------------------------------------------------- the sections
 
-/// A region with one empty stack that is never written, so every section misses in it. Sections reach it with CPU
-/// number 0, which the scratch area of every thread contains.
+/// A region with one empty stack that is never written, so every section misses in it. Sections reach this region with
+/// CPU number 0, which the scratch area of every thread contains.
 #[repr(C)]
 struct EmptyRegion {
     word: *const u8,

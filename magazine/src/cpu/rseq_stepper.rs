@@ -36,7 +36,7 @@ struct Breakpoint<'a> {
     code: TrapPatch,
     while_trapped: &'a dyn Fn(),
     traps: Counter,
-    /// The breakpoint to set after this one was hit, to interrupt the restarted section.
+    /// The breakpoint that interrupts the restarted section; it is set when this breakpoint is hit.
     next: Option<&'a Breakpoint<'a>>,
 }
 
@@ -62,7 +62,7 @@ impl TrapPatch {
     fn write(&self, code: Code) {
         // SAFETY: the code of sections and their ends is writable here, and only this thread runs it.
         unsafe { self.at.write_volatile(code) };
-        sections::written(self.at);
+        sections::synchronize_code(self.at);
     }
 }
 
@@ -147,7 +147,7 @@ use registers::Registers;
 
 /// Returns the code ranges that traps may overwrite: the section, and the start of the code that runs after a miss.
 fn code_ranges(section: &Section) -> impl Iterator<Item = Range<usize>> + use<> {
-    let miss = section.miss().map(|miss| miss..miss + size_of::<Code>());
+    let miss = section.miss_target().map(|miss| miss..miss + size_of::<Code>());
     core::iter::once(section.code.start..section.code.end + size_of::<Code>()).chain(miss)
 }
 
@@ -176,11 +176,11 @@ impl Call {
         let Some(caller) = self.caller else {
             self.caller = Some(registers);
             self.operands.iter().for_each(|(register, value)| registers.set(*register, *value));
-            registers.jump(self.entry);
+            registers.jump_to(self.entry);
             registers.write(context);
             return true;
         };
-        if !self.exits.contains(&registers.trapped()) {
+        if !self.exits.contains(&registers.trap_address()) {
             return false;
         }
         self.left = Some(registers);
@@ -220,7 +220,7 @@ impl<'s> TestCall<'s> {
     }
     fn run(&self, world: &World, word: i64, operation: Operation) -> Outcome {
         let SectionOperands { area, words, stack, rounds, count, .. } = self.operands;
-        let (end, miss) = (self.section.code.end, self.section.miss());
+        let (end, miss) = (self.section.code.end, self.section.miss_target());
         assert_ne!(
             Some(end),
             miss,
@@ -255,7 +255,7 @@ impl<'s> TestCall<'s> {
         let entry = self.section.restart();
         let exits = [end, miss.unwrap_or(end)];
         let left = Call { entry, operands, exits, caller: None, left: None }.run();
-        let done = left.trapped() == end;
+        let done = left.trap_address() == end;
         match operation {
             Operation::Pop(_) => Outcome::Pop(NonNull::new(left.get(rounds) as *mut u8)),
             Operation::Push(..) | Operation::PushBatch(..) => Outcome::Push(done),
@@ -375,9 +375,9 @@ impl Interruption {
     }
 }
 
-/// Returns start states in which the stack of the class with index `class` has different lengths and capacities. In one
-/// half of the states, only the necessary part of the region is committed. In the other half of the start states, the
-/// whole region is committed.
+/// Returns start states in which the stack of the class with index `class` has different lengths and capacities. In
+/// half of the start states, only the necessary part of the region is committed. In the other start states, the whole
+/// region is committed.
 fn start_states(world: &World, class: usize) -> Vec<State> {
     let mut starts = vec![];
     for (len, cap) in [(0, 0), (0, 6), (1, 1), (1, 2), (2, 3), (3, 3), (3, 6), (6, 6)] {
@@ -416,8 +416,8 @@ impl Word {
         cpus.dedup();
         cpus.into_iter().map(|cpu| Self { number: cpu.into(), cpu: Some(cpu) }).collect()
     }
-    /// Returns per-CPU pointers that belong to no CPU: the two in front of CPU 0's pointer, the first one behind the
-    /// last CPU's pointer, and the last one of all.
+    /// Returns per-CPU pointers that belong to no CPU: two in front of CPU 0's pointer, the first behind the last CPU's
+    /// pointer, and the last of all.
     fn spare_words(world: &World) -> Vec<Self> {
         let (count, last) = (i64::from(world.cpus()), i64::from(world.table.cpus().word_count()) - 1);
         let spare =
@@ -540,15 +540,15 @@ impl AllSectionsTest {
 }
 
 /// The test covers every section of this program, including sections inlined into functions that the test does not
-/// call. Each section runs for the first CPU, the last CPU and no CPU, for the first and the last class of a region,
+/// call. Each section runs for the first CPU, the last CPU and no CPU; for the first and the last class of a region;
 /// and with stacks of different lengths.
 ///
 /// If several copies of a section differ only in registers and addresses, only the first copy runs from all start
 /// states. All copies of a section are interrupted at each of their instructions. With `USLAB_STRESS=full`, all copies
 /// run from all start states.
 #[test]
-fn interrupted_operation_takes_effect_after_its_interruption() {
-    run_test_alone(module_path!(), "interrupted_operation_takes_effect_after_its_interruption", || {
+fn interrupted_stack_operation_completes_after_the_interruption() {
+    run_test_alone(module_path!(), "interrupted_stack_operation_completes_after_the_interruption", || {
         pin_to_one_cpu();
         let sections = sections::all();
         make_code_writable(&sections);
@@ -745,8 +745,8 @@ const OTHER_CPU_STEPS: [&[Step]; 12] = [
 /// Interrupting an allocation or a free never loses an object, never hands out an object twice, and keeps the counts
 /// exact. The test interrupts every instruction, and then runs the steps of another thread of the same CPU.
 #[test]
-fn layer_interrupted_at_any_instruction_loses_no_round() {
-    run_test_alone(module_path!(), "layer_interrupted_at_any_instruction_loses_no_round", || {
+fn interruption_at_any_instruction_loses_no_object() {
+    run_test_alone(module_path!(), "interruption_at_any_instruction_loses_no_object", || {
         pin_to_one_cpu();
         let sections = sections::all();
         make_code_writable(&sections);

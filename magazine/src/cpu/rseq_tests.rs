@@ -102,7 +102,7 @@ struct State {
     cpus: Vec<SectionState>,
 }
 
-/// A table under test, its first and last class, and what is needed to copy and compare its contents.
+/// A table under test, its first and last class, and the data to copy and compare its contents.
 struct World {
     table: Table<Heap>,
     classes: [Class; 2],
@@ -216,7 +216,7 @@ impl Random {
     }
 }
 
-/// Returns a random object to push. Sometimes it is one of a few objects that may already be on top of a stack.
+/// Returns a random object to push. Sometimes the object is one of a few that may already be on top of a stack.
 fn random_round(dice: &mut Random) -> NonNull<u8> {
     let most = dice.of(&[2, 1 << 40]);
     // The value 1 marks places that were never written.
@@ -463,8 +463,8 @@ fn rerun_test_program(module: &str, name: &str, test: fn(), variable: Option<(&s
 
 /// A drain issues one fence for any number of CPUs and classes, and no fence if all stacks are empty.
 #[test]
-fn drain_issues_a_single_fence() {
-    run_test_alone(module_path!(), "drain_issues_a_single_fence", || {
+fn drain_issues_a_single_membarrier() {
+    run_test_alone(module_path!(), "drain_issues_a_single_membarrier", || {
         let world = World::new();
         let fences = |which: DrainScope| {
             let before = FENCE_COUNT.get();
@@ -521,7 +521,7 @@ fn layer(cpus: Cpus) -> Layer<TestRound> {
 }
 
 #[test]
-fn thread_without_registration_bypasses_the_stacks() {
+fn thread_without_rseq_registration_bypasses_the_stacks() {
     if mechanism() != Mechanism::Rseq {
         return;
     }
@@ -601,8 +601,8 @@ fn exiting_thread_unregisters_its_rseq_area() {
 
 /// The kernel registers one `struct rseq` per thread, and refuses to register a second one.
 #[test]
-fn claimed_slot_is_used_if_another_library_registered_first() {
-    const NAME: &str = "claimed_slot_is_used_if_another_library_registered_first";
+fn claimed_slots_are_used_if_a_library_registered_rseq_first() {
+    const NAME: &str = "claimed_slots_are_used_if_a_library_registered_rseq_first";
     run_without_libc_registration(module_path!(), NAME, || {
         #[repr(align(32))]
         struct Area {
@@ -622,7 +622,7 @@ fn claimed_slot_is_used_if_another_library_registered_first() {
 /// restartable sequences. The `PcpuPtr` of a layer on simulated CPUs leads to the empty region, in which all sections
 /// miss.
 #[test]
-fn environment_and_libc_select_the_mechanism() {
+fn environment_and_libc_decide_whether_rseq_is_used() {
     let is_off = std::env::var_os("USLAB_RSEQ").is_some_and(|v| v == "off");
     // If the libc registers no threads, the kernel decides the mechanism.
     if libc_rseq_offset().is_some() || is_off {

@@ -16,7 +16,7 @@ impl Supplier<TestRound> for EndlessSupplier {
 }
 
 #[test]
-fn fill_from_an_empty_supplier_is_not_counted() {
+fn stack_fill_from_an_empty_supplier_is_not_counted() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
     on_cpu(0);
@@ -54,7 +54,7 @@ fn extreme_layer_sizes_cause_no_panic() {
 /// Regression: if the supplier panicked during a drain, the drained classes stayed closed, and objects taken from other
 /// CPUs were lost.
 #[test]
-fn panicking_supplier_leaves_no_class_closed() {
+fn supplier_panic_leaves_every_size_class_open() {
     struct OncePanickingSupplier<'a>(&'a TestSupplier, Counter);
     impl Supplier<TestRound> for OncePanickingSupplier<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -84,7 +84,7 @@ fn panicking_supplier_leaves_no_class_closed() {
 /// Regression: a panic while one node's objects were flushed left the next node's class closed, and lost the objects
 /// taken from it.
 #[test]
-fn panic_while_flushing_a_node_does_not_stop_others() {
+fn panic_flushing_one_numa_node_does_not_stop_other_nodes() {
     struct PanickingSupplier<'a>(&'a TestSupplier, Counter);
     impl Supplier<TestRound> for PanickingSupplier<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -120,7 +120,7 @@ fn panic_while_flushing_a_node_does_not_stop_others() {
 /// Regression: after a fork during a drain, the class stayed closed in the child, and frees in the child overwrote
 /// objects that were being flushed.
 #[test]
-fn fork_during_a_drain_flush_loses_no_round() {
+fn fork_during_a_drain_flush_loses_no_object() {
     struct ForkingSupplier<'a>(&'a TestSupplier, &'a Layer<TestRound>, Counter, u64);
     impl Supplier<TestRound> for ForkingSupplier<'_> {
         fn fill(&self, _: &Operation, _: u32, _: usize, _: impl FnMut(TestRound)) -> usize {
@@ -209,7 +209,7 @@ fn supplier_called_with_a_lock_held_panics() {
 }
 
 #[test]
-fn quiet_threshold_is_a_magazine_below_the_stack_limit() {
+fn quiet_threshold_is_one_magazine_less_than_the_stack_limit() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(0, 1));
     on_cpu(0);
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(4, 2, 0)).unwrap();
@@ -222,7 +222,7 @@ fn quiet_threshold_is_a_magazine_below_the_stack_limit() {
 
 /// Regression: if a layer got a class number for only one of its nodes, its creation failed and leaked the number.
 #[test]
-fn refused_layer_keeps_no_class_number() {
+fn failed_layer_creation_frees_its_class_numbers() {
     let cpus = Cpus::simulated(3, 3).unwrap();
     // The table has space for four classes of 16 KiB.
     let config = Config::new(64, 14, 0);
@@ -240,7 +240,7 @@ fn refused_layer_keeps_no_class_number() {
 /// A new layer reuses the class numbers of a dropped layer. The new layer's counts begin at 0, and it never sees
 /// objects of the dropped layer.
 #[test]
-fn reused_class_number_starts_empty() {
+fn reused_class_number_starts_with_empty_stacks() {
     let cpus = Cpus::simulated(2, 1).unwrap();
     let (table, supplier) = (table(cpus), TestSupplier::new(60, 1));
     let mut numbers = vec![];
@@ -268,7 +268,7 @@ fn reused_class_number_starts_empty() {
 
 /// One sweep of a table can drain, flush or reap several layers.
 #[test]
-fn each_layer_flushes_its_part_of_a_shared_drain() {
+fn each_layer_flushes_only_its_rounds_of_a_shared_drain() {
     let (table, supplier) = (table(Cpus::simulated(2, 1).unwrap()), TestSupplier::new(40, 1));
     let layers = [(); 2].map(|()| Layer::<TestRound>::new(&table, Config::new(2, 1, 2)).unwrap());
     let op = &Operation::new();
@@ -333,7 +333,7 @@ fn unused_depot_blocks_are_reused_by_other_depots() {
 }
 
 #[test]
-fn closed_layer_keeps_no_freed_round() {
+fn closed_layer_returns_each_freed_round_to_the_supplier() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(12, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 2)).unwrap();
     on_cpu(0);
@@ -381,7 +381,7 @@ fn fill_without_a_usable_stack_requests_a_single_round() {
 }
 
 #[test]
-fn freed_rounds_return_to_their_node() {
+fn freed_magazine_rounds_return_to_their_numa_node() {
     let (table, supplier) = (table(Cpus::simulated(2, 2).unwrap()), TestSupplier::new(8, 2));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 1)).unwrap();
     assert!(
@@ -408,7 +408,7 @@ fn freed_rounds_return_to_their_node() {
 /// A cache may try other sources of objects before the layer. An operation is counted at the highest level that it
 /// reached, even if it tried other sources first.
 #[test]
-fn miss_is_counted_at_its_highest_level() {
+fn stack_miss_is_counted_at_the_highest_level_reached() {
     use crate::Path;
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(9, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 0, 0)).unwrap();
@@ -427,7 +427,7 @@ fn miss_is_counted_at_its_highest_level() {
 }
 
 #[test]
-fn reopened_layer_holds_as_many_rounds_as_before() {
+fn reopened_layer_holds_as_many_rounds_as_before_closing() {
     let (table, supplier) = (table(Cpus::simulated(1, 1).unwrap()), TestSupplier::new(20, 1));
     let layer: Layer<TestRound> = Layer::new(&table, Config::new(2, 1, 1)).unwrap();
     on_cpu(0);

@@ -1,6 +1,6 @@
 //! Loom models: two or three threads run on one or two CPUs, with magazines of one or two objects.
 //!
-//! There is no property R2, which would cover the ABA problem, because ABA cannot occur. The code uses compare-and-swap
+//! There is no property R2, because the ABA problem, which it would cover, cannot occur. The code uses compare-and-swap
 //! only for claims, and the entries of a stack never leave their CPU's region.
 //!
 //! The planted bugs of these models do not include wrong memory orderings. To test memory orderings,
@@ -742,7 +742,8 @@ pub(super) fn depot_take_during_take_and_put() {
     d.census(&[mine, theirs]);
 }
 
-/// D2: what a thread wrote before it put a magazine into the depot is visible to the thread that takes the magazine.
+/// D2: a thread that takes a magazine from the depot sees everything that was written before the magazine was put
+/// there.
 pub(super) fn depot_take_sees_earlier_writes() {
     let d = DepotWorld::new(1);
     let e = d.clone();
@@ -802,7 +803,7 @@ pub(super) fn depot_take_during_a_put() {
 /// A model that fails on purpose. The test [`failed_model_prints_a_repeatable_trace`] checks the trace that it prints.
 #[test]
 #[ignore = "fails on purpose; run by the test behind it"]
-fn child_fails_on_purpose() {
+fn child_process_fails_on_purpose() {
     plant("a drain flushes the rounds of another drain");
     let case = Case { by: Mechanism::Rseq, script: Script::on(0) };
     models("a failure", Bound::Preemptions(2), 1, [case], drain_during_the_flush_of_another);
@@ -839,7 +840,7 @@ fn failed_model_prints_a_repeatable_trace() {
         (title.to_owned(), steps.to_owned(), rest.lines().next().unwrap().to_owned())
     };
     let program = std::env::current_exe().unwrap();
-    let test = "scenarios::models::child_fails_on_purpose";
+    let test = "scenarios::models::child_process_fails_on_purpose";
     // The output must not depend on variables that a runner may have set for the models.
     let first = printed(unset(&mut Command::new(&program)).args([
         "--exact",

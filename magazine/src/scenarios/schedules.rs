@@ -1,6 +1,6 @@
 //! Shuttle scenarios: four threads run on two CPUs, and each CPU's stack has room for three magazines of two objects.
 //! Sometimes a thread runs on a third CPU that has no region. Before each operation, the schedule chooses the thread's
-//! CPU and its next migration. It also chooses if the migration aborts a restartable sequence.
+//! CPU and its next migration. The schedule also chooses if the migration aborts a restartable sequence.
 
 use super::linearizable::{Object, OwnedOp, Recorder, check_each_object_history};
 use super::world::{DepotWorld, ThreadFn, World, continue_as_child, fork, table};
@@ -37,8 +37,8 @@ fn churn(w: &World) -> Vec<Option<usize>> {
     }
     held
 }
-/// Allocates as many objects as possible and frees all of them. These operations make stacks grow, overflow and run
-/// empty.
+/// Allocates as many objects as possible and frees all of them. Such allocations and frees make stacks grow, overflow
+/// and run empty.
 fn run_batches(w: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 6 {
         migrate_between_cpus(w.layer.cpus().count());

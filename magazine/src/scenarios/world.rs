@@ -55,7 +55,8 @@ impl Supplier<TestRound> for TestSupplier {
 pub(super) struct World {
     pub(super) layer: Layer<TestRound, Heap>,
     pub(super) supplier: TestSupplier,
-    /// One cell per object, which is true while the object is allocated. Only the object's owner writes it.
+    /// One cell per object, which is true while the object is allocated. Only the object's owner writes the object's
+    /// cell.
     held: Vec<UnsafeCell<bool>>,
     pub(super) allocs: Counter,
     pub(super) frees: Counter,

@@ -118,8 +118,8 @@ impl<M: Memory> Table<M> {
     /// Fast paths continue concurrently, but miss on a closed stack. If a sweep took objects of the drained classes,
     /// `drain` flushes these objects, too.
     ///
-    /// If `give` panics, the objects that it has not taken from its stack are lost. The first panic is resumed after
-    /// all other stacks were flushed and the classes were opened again.
+    /// If `give` panics, the objects that `give` has not yet taken from its stack are lost. The first panic is resumed
+    /// after all other stacks were flushed and the classes were opened again.
     pub(crate) fn drain(
         &self,
         cpus: Range<u32>,
@@ -142,7 +142,7 @@ impl<M: Memory> Table<M> {
         }
         let giving = ActiveDrain::new(self.address(), number, classes.clone());
         let mut panics = FirstPanic::default();
-        giving.during(|| {
+        giving.run_listed(|| {
             for class in classes {
                 self.give(class, number, &mut give, &mut panics);
                 giving.record_class_done(class);
@@ -167,7 +167,7 @@ impl<M: Memory> Table<M> {
         if number > 0 {
             let giving = ActiveDrain::new(self.address(), number, core::iter::once(class));
             let mut panics = FirstPanic::default();
-            giving.during(|| self.give(class, number, &mut give, &mut panics));
+            giving.run_listed(|| self.give(class, number, &mut give, &mut panics));
             panics.resume();
         }
     }
@@ -221,7 +221,7 @@ impl<M: Memory> Table<M> {
     /// Records that the pages of the class's room in `region` may be backed by memory. The calling thread must hold the
     /// table's drain lock.
     pub(super) fn mark_room_backed(&self, region: Region<'_>, class: Class) {
-        let mut pages = region.backed();
+        let mut pages = region.backed_pages();
         self.numbers[class.index as usize].pages().for_each(|page| pages.add(page));
         region.set_backed_pages(&pages);
     }
@@ -260,7 +260,7 @@ impl<M: Memory> Table<M> {
             unsafe { self.close_class_again(class) };
         } else {
             self.used_regions(0..self.cpus.count())
-                .for_each(|region| region.hand_over(class, before, number));
+                .for_each(|region| region.reassign_rounds(class, before, number));
         }
     }
     /// # Safety
@@ -274,7 +274,7 @@ impl<M: Memory> Table<M> {
         number.limit.store(0, Relaxed);
     }
     /// Claims the swept objects of the class that wait to be collected. Returns the number of the sweep or drain to
-    /// which they belong, or 0 if no objects wait.
+    /// which the waiting objects belong, or 0 if no objects wait.
     ///
     /// # Safety
     /// The calling thread must hold the table's drain lock.
@@ -299,7 +299,7 @@ impl<M: Memory> Table<M> {
     }
 }
 
-/// Functions that only the other uslab crates use, and that may change in any version.
+/// Functions for the other uslab crates, which may change in any version.
 #[doc(hidden)]
 impl<M: Memory> Table<M> {
     /// Closes the inlined paths until [`open_inlined`](Self::open_inlined) is called. A closed path always misses. If

@@ -1,5 +1,5 @@
 //! The list of the drains with which the current thread is flushing objects. While a drain flushes objects, user code
-//! runs, which may fork. In the child, the list shows which drains belong to the forking thread.
+//! runs, which may fork. In the child of a fork, the list shows which drains belong to the forking thread.
 
 use crate::region::{CLASSES, Class};
 use crate::sync::thread_local;
@@ -9,7 +9,7 @@ use core::cell::Cell;
 pub(super) struct ActiveDrain {
     table: usize,
     number: u64,
-    /// A bitmap with one bit per class, which is set while the class is closed for this drain.
+    /// A bitmap with one bit per class; a bit is set while its class is closed for this drain.
     classes: [Cell<u64>; CLASSES.div_ceil(64) as usize],
     before: *const Self,
 }
@@ -36,7 +36,7 @@ impl ActiveDrain {
         1 << (class.index % 64)
     }
     /// Runs `f`, which flushes the drain's objects. During the call, the drain is in the thread's list.
-    pub(super) fn during<R>(&self, f: impl FnOnce() -> R) -> R {
+    pub(super) fn run_listed<R>(&self, f: impl FnOnce() -> R) -> R {
         INNERMOST_DRAIN.with(|giving| giving.set(self));
         let done = f();
         INNERMOST_DRAIN.with(|giving| giving.set(self.before));
@@ -47,9 +47,9 @@ impl ActiveDrain {
     }
     /// Returns the numbers of this thread's drains for which the class is closed.
     pub(super) fn drains_of_thread(table: usize, class: Class) -> impl Iterator<Item = u64> + Clone {
-        // SAFETY: the pointer is null, or points to a drain whose `during` has not returned.
+        // SAFETY: the pointer is null, or points to a drain whose `run_listed` has not returned.
         let first = unsafe { INNERMOST_DRAIN.with(Cell::get).as_ref() };
-        // SAFETY: the pointer is null, or points to an outer drain, whose `during` returns later.
+        // SAFETY: the pointer is null, or points to an outer drain, whose `run_listed` returns later.
         let all = core::iter::successors(first, |giving| unsafe { giving.before.as_ref() });
         let closed =
             move |giving: &&Self| giving.table == table && giving.bits(class).get() & Self::bit(class) > 0;

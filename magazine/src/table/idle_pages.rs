@@ -25,9 +25,9 @@ impl<M: Memory> Table<M> {
             drained[class.index as usize] = drains > 0;
         }
         let in_use = |region: Region<'_>| self.pages_in_use(region, &drained);
-        let idle = |region: Region<'_>| region.backed().difference(&in_use(region));
+        let idle = |region: Region<'_>| region.backed_pages().difference(&in_use(region));
         let mut owned = |region: Region<'_>| {
-            let (kept, backed) = (in_use(region), region.backed());
+            let (kept, backed) = (in_use(region), region.backed_pages());
             for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has_page(page))) {
                 if !at.pages().any(|page| kept.has_page(page)) {
                     // The stack stays closed until this thread releases the lock of drains.
@@ -47,7 +47,7 @@ impl<M: Memory> Table<M> {
             for run in idle_pages.runs() {
                 bytes += self.decommit(cpu, run);
             }
-            region.set_backed_pages(&region.backed().difference(&idle_pages));
+            region.set_backed_pages(&region.backed_pages().difference(&idle_pages));
             region.mark_pages_unwritable(&Pages::default());
         }
         bytes
@@ -55,7 +55,7 @@ impl<M: Memory> Table<M> {
     /// Returns the pages of a region that are in use. A page is in use if a stack on it holds objects, is `drained`, or
     /// has served an operation since the table last checked it.
     fn pages_in_use(&self, region: Region<'_>, drained: &[bool; CLASSES as usize]) -> Pages {
-        let (mut pages, backed) = (Pages::default(), region.backed());
+        let (mut pages, backed) = (Pages::default(), region.backed_pages());
         for (class, at) in self.all().filter(|(_, at)| at.pages().any(|page| backed.has_page(page))) {
             let head = region.head(class);
             if head & LEN_MASK > 0 || head != region.recorded_head(class) || drained[class.index as usize] {

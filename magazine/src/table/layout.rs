@@ -85,8 +85,8 @@ impl<M: Memory> Table<M> {
         // SAFETY: `new` checked that the memory begins with three sets of words, each with the spare words in front.
         unsafe { self.memory.base().add(words as usize * word_bytes(&self.cpus) + SPARE_POINTERS * WORD) }
     }
-    /// Returns the start address of the region of `cpu`. If `cpu` is the number of CPUs, returns the start of the empty
-    /// region.
+    /// Returns the start address of the region of `cpu`. If `cpu` equals the number of CPUs, returns the start of the
+    /// empty region.
     #[inline]
     pub(super) fn home(&self, cpu: u32) -> NonNull<u8> {
         // SAFETY: `new` checked that the memory holds a region for each CPU and the empty region.
@@ -102,8 +102,8 @@ impl<M: Memory> Table<M> {
         // SAFETY: `new` wrote a word for each CPU below the count.
         unsafe { self.words_of(words).cast::<AtomicPtr<u8>>().add(cpu as usize).as_ref() }
     }
-    /// Returns the pointer of `cpu` in the table's memory, and its copy in a static if there is one. The calling thread
-    /// must hold the table's drain lock.
+    /// Returns the pointer of `cpu` in the table's memory, and its static copy if one exists. The calling thread must
+    /// hold the table's drain lock.
     fn copies(&self, words: Words, cpu: u32) -> impl Iterator<Item = &AtomicPtr<u8>> {
         // SAFETY: this thread holds the lock of drains.
         let statics = self.layout.static_words.with(|p| unsafe { *p }).filter(|_| words != Words::Always);
@@ -168,8 +168,8 @@ impl<M: Memory> Table<M> {
         let start = place.addr().get() - self.memory.base().addr().get();
         contain_panic(|| self.memory.commit(op, start + part.start..start + part.end)) == Some(true)
     }
-    /// Decommits the given pages of the region of `cpu`, as far as they are committed. Returns the number of
-    /// decommitted bytes.
+    /// Decommits all committed pages among the given pages of the region of `cpu`. Returns the number of decommitted
+    /// bytes.
     pub(super) fn decommit_pages(&self, cpu: u32, pages: Range<usize>) -> usize {
         let start = self.home(cpu).addr().get() - self.memory.base().addr().get();
         // The room of a class may extend beyond the committed part.

@@ -83,7 +83,7 @@ pub fn models<S: Clone + Send + Sync + fmt::Debug + 'static>(
     explore(name, bound, floor, scripts, f, None)
 }
 
-/// Minimum average number of executions in a part of a split model. A model is split into at most as many parts as its
+/// Minimum average number of executions in a part of a split model. The maximum number of parts of a model is its
 /// minimum number of executions, divided by this constant.
 const MIN_PART_EXECUTIONS: u64 = 50;
 /// Number of parts of a split model that each shard runs. With several small parts per shard, the running times of the
@@ -159,7 +159,7 @@ fn explore<S: Clone + Send + Sync + fmt::Debug + 'static>(
     executions
 }
 
-/// Prints the `MODEL` row of a model that another function than [`models`] ran.
+/// Prints the `MODEL` row of a model that a function other than [`models`] ran.
 #[doc(hidden)]
 pub fn record(name: &str, threads: u32, bound: &str, scripts: usize, executions: u64, time: Duration) {
     print_model_row(&format!(
@@ -184,7 +184,7 @@ fn print_model_row(row: &str) {
 /// environment, the counterexample trace is printed. With `STORY=told`, the trace omits atomic accesses.
 ///
 /// # Panics
-/// Panics if the model passes although the bug is planted, or fails with another message.
+/// Panics if the model passes although the bug is planted, or if it fails with an unexpected message.
 pub fn assert_caught<S: Clone + Send + Sync + fmt::Debug + 'static>(
     bug: &'static str,
     property: &str,
@@ -250,7 +250,7 @@ impl Model {
     }
     /// Asserts that the model detects a planted bug: see [`assert_caught`]. If the work is divided into shards, only
     /// one shard tests each planted bug. For models with a bound of three or more pre-emptions, the search first tries
-    /// two, which detect most bugs in far less time.
+    /// a bound of two, which detects most bugs in far less time.
     pub fn bug(
         self,
         bug: &'static str,
@@ -297,7 +297,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static> Models<S> {
 #[cfg(test)]
 mod canary {
     //! Tests of the outcomes that loom must find for two threads that access one atomic. An unpatched loom 0.7.2 misses
-    //! some of these outcomes. The outcome tests fail if atomics no longer have the *twin* that repairs loom.
+    //! some outcomes that these tests require. The outcome tests fail if atomics no longer have the *twin* that repairs
+    //! loom.
     use crate::{Arc, AtomicUsize, Ordering::*, thread};
     use std::collections::BTreeSet;
     use std::sync::Mutex;
@@ -352,10 +353,10 @@ mod canary {
     fn checker_finds_the_lost_unsynchronized_increment() {
         assert_eq!(outcomes(increment, increment), [(0, 0), (0, 1), (1, 0)]);
     }
-    /// A lock-free stack whose only synchronisation is a counter that is updated by compare-and-swap is wrong. A pop
-    /// may read a slot that a push has claimed but not yet written.
+    /// A lock-free stack is wrong if its only synchronisation is a counter that compare-and-swap updates. A pop may
+    /// read a slot that a push has claimed but not yet written.
     #[test]
-    fn checker_rejects_a_counter_used_as_a_stack() {
+    fn linearizability_checker_rejects_a_counter_used_as_a_stack() {
         let seen = std::sync::Arc::new(Mutex::new(BTreeSet::new()));
         let sink = seen.clone();
         loom::model::Builder::new().check(move || {
@@ -381,7 +382,7 @@ mod canary {
         assert_eq!(seen, [0, 7, 8], "0 is not a round");
     }
     #[test]
-    fn weak_compare_exchange_fails_at_the_armed_call() {
+    fn weak_compare_exchange_fails_only_at_the_selected_call() {
         loom::model(|| {
             let x = AtomicUsize::new(0);
             crate::arm_spurious_failure(2);

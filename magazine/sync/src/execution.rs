@@ -29,7 +29,7 @@ pub(crate) fn reset_counts() {
     THREADS.set(Threads { now: 0, ..THREADS.get() });
     LAST_ID.set(0);
 }
-/// Returns a number that is unique in the current execution. If an execution is repeated, it gets the same numbers.
+/// Returns a number that is unique in the current execution. A repeated execution gets the same numbers as before.
 pub fn unique() -> u64 {
     LAST_ID.replace(LAST_ID.get() + 1)
 }

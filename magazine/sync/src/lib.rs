@@ -63,8 +63,8 @@ pub use shard::unset;
 /// `planted!("a ticket is taken without an atomic increment" => wrong)` runs only if `assert_caught` plants the bug
 /// with this name.
 ///
-/// * The code `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in it acts on the
-///   enclosing function or loop. A planted bug can therefore skip the code that follows.
+/// * The code `wrong` is an expression or a block of any type. A `return`, `continue` or `break` in the code `wrong`
+///   acts on the enclosing function or loop. A planted bug can therefore skip the code that follows.
 /// * The form `planted!("..." => let length = 0)` shadows an existing variable with a wrong value of the same type.
 ///
 /// In builds without loom and shuttle, `planted!` compiles to nothing. The code `wrong` may use items that exist only
@@ -264,7 +264,7 @@ impl<T> core::fmt::Debug for Kept<T> {
 }
 
 /// Returns a number that is unique in the process. In loom and shuttle builds, the number is unique in the current
-/// execution. If an execution is repeated, it gets the same numbers.
+/// execution. A repeated execution gets the same numbers as before.
 #[cfg(not(any(loom, shuttle)))]
 #[inline]
 pub fn unique() -> u64 {
@@ -302,7 +302,7 @@ impl Counter {
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-    /// Sets the counter to `value` if it is lower.
+    /// Raises the counter to `value` if the counter is lower.
     #[inline]
     pub fn max(&self, value: u64) {
         self.0.fetch_max(value, Ordering::Relaxed);
@@ -315,7 +315,7 @@ impl Counter {
 }
 
 /// A 32-bit number that is written once, before the object that contains it is shared. A reader that does not see the
-/// write gets zero, and never a torn value. In every build, it is an atomic of `std` with `Relaxed` accesses.
+/// write gets zero, and never a torn value. In every build, the number is an atomic of `std` with `Relaxed` accesses.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Fixed(core::sync::atomic::AtomicU32);

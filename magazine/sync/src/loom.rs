@@ -204,13 +204,13 @@ pub fn fence(own: Ordering) {
 }
 
 std::thread_local! {
-    static WEAK: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    static SPURIOUS_FAILURE_COUNTDOWN: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// Makes the `k`-th call of `compare_exchange_weak` from now on fail spuriously, counted over all threads of the model.
 /// With `k` = 0, no call fails spuriously.
 pub fn arm_spurious_failure(k: u32) {
-    WEAK.with(|w| w.set(k));
+    SPURIOUS_FAILURE_COUNTDOWN.with(|w| w.set(k));
 }
 
 /// Returns the ordering that loom uses for a load: `Acquire` instead of `SeqCst`. A `SeqCst` load in loom never reads
@@ -221,7 +221,7 @@ fn loom_load_order(order: Ordering) -> Ordering {
 }
 
 fn fails_spuriously() -> bool {
-    WEAK.with(|w| {
+    SPURIOUS_FAILURE_COUNTDOWN.with(|w| {
         let k = w.get();
         w.set(k.saturating_sub(1));
         k == 1

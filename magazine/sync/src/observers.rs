@@ -37,7 +37,7 @@ struct Slot<F: ?Sized> {
 /// Flag: the slot is in use or reserved.
 const SLOT_RESERVED: u32 = 1 << 31;
 /// Flag: the slot contains a function that may be called.
-const OPEN: u32 = 1 << 30;
+const SLOT_OPEN: u32 = 1 << 30;
 /// Flag: the slot is closed, and its last running call must drop the function.
 const SLOT_CLOSING: u32 = 1 << 29;
 /// Flag: the removing thread does not wait, so the last running call must also free the slot.
@@ -108,7 +108,7 @@ impl<F: ?Sized> Observers<F> {
         // SAFETY: this thread has just reserved the slot, and the slot is not open yet.
         slot.observer.with_mut(|p| unsafe { *p = Some(observer) });
         // Release: pairs with the Acquire in `call`.
-        slot.state.fetch_or(OPEN, Release);
+        slot.state.fetch_or(SLOT_OPEN, Release);
         self.registered.add(1);
         Ok(Place(at))
     }
@@ -134,8 +134,8 @@ impl<F: ?Sized> Observers<F> {
         slot.state.fetch_and(!SLOT_RESERVED, Relaxed);
     }
 
-    /// Returns `true` if at least one observer is registered. Inside an observer call, it returns `false` and counts a
-    /// suppressed call.
+    /// Returns `true` if at least one observer is registered. Inside an observer call, `is_active` returns `false` and
+    /// counts a suppressed call.
     #[inline]
     pub fn is_active(&self) -> bool {
         self.registered.get() > 0 && self.is_outside_call()
@@ -178,8 +178,10 @@ impl<F: ?Sized> Observers<F> {
             // Relaxed: the child of a `fork` has one thread. If another thread was about to take a function out, the
             // function stays in the slot.
             let state = slot.state.load(Relaxed);
-            slot.state
-                .store(state & (SLOT_RESERVED | OPEN | SLOT_CLOSING | SLOT_REMOVER_LEFT) | calls, Relaxed);
+            slot.state.store(
+                state & (SLOT_RESERVED | SLOT_OPEN | SLOT_CLOSING | SLOT_REMOVER_LEFT) | calls,
+                Relaxed,
+            );
         }
     }
 }
@@ -202,13 +204,13 @@ impl<F: ?Sized> Slot<F> {
     /// Calls the function in the slot if the slot is open. Returns `true` if the function panicked.
     fn call(&self, show: &impl Fn(&F)) -> bool {
         // Relaxed: this early test is a hint. The state is tested again after the call is counted.
-        if self.state.load(Relaxed) & OPEN == 0 {
+        if self.state.load(Relaxed) & SLOT_OPEN == 0 {
             return false;
         }
         let mut panicked = false;
         // Acquire: pairs with the Release in `add`, which follows the write of the function.
         let before = self.state.fetch_add(1, Acquire);
-        if before & OPEN != 0 {
+        if before & SLOT_OPEN != 0 {
             // SAFETY: the slot was open when this call was counted, so the function stays until this call is uncounted.
             let call = || self.observer.with(|p| unsafe { (*p).as_deref() }.map(show));
             panicked = self.enter(call).is_none();
@@ -224,7 +226,7 @@ impl<F: ?Sized> Slot<F> {
     fn close(&self, left: u32) {
         // Relaxed: the Release in `end_call` orders these flags before the function is taken out.
         self.state.fetch_or(SLOT_CLOSING | left, Relaxed);
-        self.state.fetch_and(!OPEN, Relaxed);
+        self.state.fetch_and(!SLOT_OPEN, Relaxed);
     }
     /// Ends an observer call that was counted in the slot. The last call of a closed slot removes the function and
     /// drops it.
@@ -254,7 +256,7 @@ impl<F: ?Sized> Slot<F> {
     /// Returns the new state of the slot when the call that dropped the function ends. The call ends and the slot
     /// becomes free in one atomic step, so that the count is 0 when another observer gets the slot.
     fn state_after_dropping_call(state: u32) -> u32 {
-        let done = match state & !(SLOT_RESERVED | OPEN | SLOT_CLOSING | SLOT_REMOVER_LEFT) {
+        let done = match state & !(SLOT_RESERVED | SLOT_OPEN | SLOT_CLOSING | SLOT_REMOVER_LEFT) {
             1 if state & SLOT_REMOVER_LEFT == 0 => SLOT_CLOSING,
             // A call that removes its own observer may set `SLOT_REMOVER_LEFT` while the function is dropped.
             1 => SLOT_CLOSING | SLOT_REMOVER_LEFT | SLOT_RESERVED,
@@ -335,7 +337,7 @@ mod tests {
     /// Regression: if an observer panicked again while it was dropped, the panic propagated to the caller, and the
     /// removing thread waited for ever.
     #[test]
-    fn panic_payload_that_panics_on_drop_is_contained() {
+    fn panic_while_dropping_a_panic_payload_is_caught() {
         struct PanickingDrop;
         impl Drop for PanickingDrop {
             fn drop(&mut self) {
@@ -454,7 +456,7 @@ mod tests {
     /// Regression: after a fork inside nested observer calls, the child forgot the enclosing call, so the count became
     /// negative when that call ended.
     #[test]
-    fn fork_inside_nested_observer_calls_leaves_no_reserved_slot() {
+    fn fork_inside_nested_observer_calls_frees_their_slots() {
         struct Forks(Arc<Observers<Any>>);
         impl Drop for Forks {
             fn drop(&mut self) {

@@ -45,8 +45,7 @@ impl Parker {
 
 #[cfg(not(any(loom, shuttle)))]
 impl Parker {
-    /// Waits for a wake-up, but not longer than until `deadline`. Returns `true` if a wake-up arrived since the last
-    /// wait.
+    /// Waits for a wake-up, until `deadline` at the latest. Returns `true` if a wake-up arrived since the last wait.
     ///
     /// In loom and shuttle builds, a wait with a deadline returns immediately, because no time passes.
     pub fn park(&self, deadline: Option<Instant>) -> bool {

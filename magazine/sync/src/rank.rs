@@ -24,7 +24,7 @@ use core::fmt;
 ///
 /// * `ALL` is a slice of all ranks, in order.
 /// * `assert_unlocked()` panics, in debug, loom and shuttle builds, if the calling thread holds a lock of one of these
-///   ranks. Call it before running user code.
+///   ranks. Call `assert_unlocked` before running user code.
 ///
 /// ```
 /// use uslab_sync::{Mutex, ranks};
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// Returns the panic message if locking `inner` while `outer` is held panics.
+    /// Locks `inner` while `outer` is held, and returns the panic message if the lock call panics.
     fn refusal(outer: &Mutex<()>, inner: &Mutex<()>) -> Option<String> {
         let nested = std::panic::AssertUnwindSafe(|| {
             let _outer = outer.lock();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn locking_out_of_order_panics_with_both_names() {
+    fn out_of_order_locking_panics_with_both_lock_names() {
         assert_eq!(refusal(&ranked(Rank::Depot), &ranked(Rank::Zone)), None);
         let text = refusal(&ranked(Rank::Zone), &ranked(Rank::Depot)).unwrap();
         assert_eq!(text, "lock order: Depot is requested while Zone is held");
@@ -427,7 +427,7 @@ mod tests {
     /// Regression: if two allocators held locks for the same `fork`, the check compared the locks of one allocator with
     /// the locks of the other, and the program aborted.
     #[test]
-    fn locks_held_for_a_fork_are_not_rank_checked() {
+    fn locks_acquired_for_a_fork_skip_the_rank_check() {
         let zone = ForkMutex::new(Rank::Zone, ());
         let (depot, node) = (ForkMutex::new(Rank::Depot, ()), ranked(Rank::Node));
         // SAFETY: this thread releases the locks below; there is no other thread.

@@ -184,7 +184,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
             );
         } else {
             println!(
-                "{}: execution {} passes when it runs again, so the model is not deterministic",
+                "{}: execution {} failed, but passes when it runs again, so the model is not deterministic",
                 self.model, failure.n
             );
         }
@@ -213,7 +213,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
     pub(crate) fn repeat(&self, file: PathBuf) {
         let failed = self.print_execution(1, file);
         assert!(!failed, "{}: the repeated execution must fail as before", self.model);
-        println!("{}: the repeated execution passes now", self.model);
+        println!("{}: the repeated execution failed before, but passes now", self.model);
     }
 
     /// Runs `n` executions, starting with the path in `file` if the file exists, and prints the trace of the last one.
@@ -290,7 +290,7 @@ mod tests {
     #[should_panic(
         expected = "it passes: stopped after 0ns and 1 executions, before all executions were explored"
     )]
-    fn exploration_cut_by_the_time_limit_does_not_pass() {
+    fn exploration_stopped_by_the_time_limit_does_not_pass() {
         let two = run(|()| {
             let other = loom::thread::spawn(loom::thread::yield_now);
             loom::thread::yield_now();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn passing_execution_prints_no_trace() {
+    fn passing_model_execution_prints_no_trace() {
         let run = run(|()| loom::thread::yield_now());
         assert_eq!(run.explore().map_err(|failure| failure.n), Ok(1));
         assert!(!run.show_trace(&Failure { from: None, n: 1, panic: Box::new(ReplayEnd) }));

@@ -3,7 +3,7 @@
 use crate::{Arc, AtomicUsize, Ordering::Relaxed, planted, thread};
 
 /// Returns a ticket number. No two callers get the same number.
-fn ticket(next: &AtomicUsize) -> usize {
+fn take_ticket(next: &AtomicUsize) -> usize {
     planted!("a ticket is taken without an atomic increment" => {
         let number = next.load(Relaxed);
         next.store(number + 1, Relaxed);
@@ -15,8 +15,8 @@ fn ticket(next: &AtomicUsize) -> usize {
 fn tickets() {
     let next = Arc::new(AtomicUsize::new(0));
     let other = next.clone();
-    let theirs = thread::spawn(move || ticket(&other));
-    let ours = ticket(&next);
+    let theirs = thread::spawn(move || take_ticket(&other));
+    let ours = take_ticket(&next);
     assert_ne!(ours, theirs.join().unwrap(), "two threads have the same ticket");
 }
 
@@ -41,7 +41,7 @@ fn rows(test: &str, share: Option<&str>) -> Vec<String> {
 /// Each of three shards tests some of the planted bugs, and each planted bug is tested by exactly one shard.
 #[cfg(any(loom, shuttle))]
 #[test]
-fn planted_bug_runs_in_a_single_shard() {
+fn planted_bug_is_tested_by_exactly_one_shard() {
     let shares =
         ["0/3", "1/3", "2/3"].map(|share| rows("scenarios::tickets_differ::planted", Some(share)).len());
     assert_eq!(shares.iter().sum::<usize>(), 1, "{shares:?}");
@@ -74,7 +74,7 @@ mod models {
     use crate::check::{Bound, model};
 
     #[test]
-    fn concurrent_hint_read_returns_the_old_or_new_value() {
+    fn hint_read_during_a_write_returns_the_old_or_new_value() {
         let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
         let sink = seen.clone();
         model("a hint", Bound::None, 18, move || {

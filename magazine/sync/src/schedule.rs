@@ -1,9 +1,9 @@
 //! Runs scenarios under shuttle, with many random schedules and many PCT schedules.
 //!
-//! A scenario has three or four threads and tens of operations, which is too large for an exhaustive model. PCT
+//! A scenario has three or four threads and tens of operations, so it is too large for an exhaustive model. PCT
 //! (Burckhardt et al., ASPLOS 2010) has a known probability of detecting a bug that depends on the order of
-//! [`PCT_DEPTH`] steps. Random schedules detect other bugs than PCT, but with an unknown probability. Random and PCT
-//! schedules use fixed seeds, so that a failure can be repeated.
+//! [`PCT_DEPTH`] steps. Random schedules detect some bugs that PCT misses, but with an unknown probability. Random and
+//! PCT schedules use fixed seeds, so that a failure can be repeated.
 //!
 //! The function [`once`] runs a single schedule, which is determined by a seed. A simulation can derive its input from
 //! the same seed.
@@ -30,7 +30,7 @@ const SEED: u64 = 1;
 /// it.
 const SCHEDULES_PER_SEED: usize = 50;
 /// Number of seeds that are tried to detect a planted bug. Several seeds are needed, because a planted bug can cause
-/// different failures, and the first one may have another message than expected.
+/// different failures, and the first failure may have an unexpected message.
 const SEEDS: u64 = 20;
 /// Size in bytes of the call stack of a scenario's thread.
 const STACK_BYTES: usize = 256 << 10;
@@ -62,22 +62,27 @@ fn explore<S: Scheduler + 'static>(
 /// # Errors
 /// If `f` panics, returns the message and the location of the panic as an error. Calling [`end`] is not an error.
 pub fn once(seed: u64, steps: usize, f: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
-    static HOOK: std::sync::Once = std::sync::Once::new();
-    HOOK.call_once(|| {
+    static PANIC_HOOK_SETUP: std::sync::Once = std::sync::Once::new();
+    PANIC_HOOK_SETUP.call_once(|| {
         // shuttle's panic hook would report every failure, so it is installed first and then replaced.
         shuttle::Runner::new(SeededSchedule::new(0), config()).run(|| ());
         let others = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| match QUIET.get() {
+        std::panic::set_hook(Box::new(move |panic| match PANIC_HOOK_IS_SILENT.get() {
             true => FAILED_LOCATION.set(panic.location().map(ToString::to_string)),
             false => others(panic),
         }));
     });
-    (EXCLUSIVE_TASK.set(None), EXECUTION_ENDED.set(false), FAILED_LOCATION.set(None), QUIET.set(true));
+    (
+        EXCLUSIVE_TASK.set(None),
+        EXECUTION_ENDED.set(false),
+        FAILED_LOCATION.set(None),
+        PANIC_HOOK_IS_SILENT.set(true),
+    );
     let mut config = config();
     config.max_steps = shuttle::MaxSteps::FailAfter(steps);
     let run = || shuttle::Runner::new(SeededSchedule::new(seed), config).run(move || (reset_counts(), f()).1);
     let outcome = catch_unwind(AssertUnwindSafe(run));
-    QUIET.set(false);
+    PANIC_HOOK_IS_SILENT.set(false);
     let place = || FAILED_LOCATION.take().map(|place| format!(", at {place}")).unwrap_or_default();
     outcome.map(drop).map_err(|panic| panic_text(&*panic).to_owned() + &place())
 }
@@ -106,7 +111,7 @@ std::thread_local! {
     static EXECUTION_ENDED: Cell<bool> = const { Cell::new(false) };
     /// True while [`once`] runs. While [`once`] runs, the panic hook is silent, because [`once`] returns panics as
     /// errors.
-    static QUIET: Cell<bool> = const { Cell::new(false) };
+    static PANIC_HOOK_IS_SILENT: Cell<bool> = const { Cell::new(false) };
     static FAILED_LOCATION: Cell<Option<String>> = const { Cell::new(None) };
 }
 
@@ -270,7 +275,7 @@ fn explore_share(name: &str, runs: usize, f: impl Fn() + Send + Sync + 'static, 
 /// breaks, and is printed in the result row.
 ///
 /// # Panics
-/// Panics if the scenario passes although the bug is planted, or fails only with other messages.
+/// Panics if the scenario passes although the bug is planted, or fails only with unexpected messages.
 pub fn assert_caught(
     bug: &'static str,
     property: &str,

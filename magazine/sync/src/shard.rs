@@ -125,7 +125,7 @@ impl Shard {
         }
         match shards {
             Some(shards) => Err(format!(
-                "--shards {shards}: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX selects one; expected --shard I/{shards}"
+                "--shards {shards}: neither SLURM_ARRAY_TASK_ID nor JOB_COMPLETION_INDEX selects a shard; expected --shard I/{shards}"
             )),
             None => Ok(None),
         }
@@ -207,7 +207,10 @@ impl Share {
         let mut rows: Vec<String> = lines.map(str::to_owned).collect();
         let end = rows.pop();
         if end != Some(format!("END {}", rows.len())) {
-            return Err(format!("{shown}: share {shard} was cut; expected a last line `END {}`", rows.len()));
+            return Err(format!(
+                "{shown}: the result of share {shard} is incomplete; expected a last line `END {}`",
+                rows.len()
+            ));
         }
         Ok(Self { what: what.to_owned(), shard, of, rows })
     }
@@ -237,13 +240,13 @@ impl Share {
             shares.push((share, file));
         }
         let Some((first, _)) = shares.first() else {
-            return Err(format!("no share of {what}: expected a result file"));
+            return Err(format!("no result file of {what}: expected one file for each share"));
         };
         let count = first.shard.count;
         for index in 0..count {
             if !shares.iter().any(|(share, _)| share.shard.index == index) {
                 return Err(format!(
-                    "share {index}/{count} of {what} is missing: expected its result file, too"
+                    "share {index}/{count} of {what} is missing: expected the result files of all {count} shares"
                 ));
             }
         }
@@ -253,7 +256,7 @@ impl Share {
 }
 
 /// Joins the result rows of all shards of models and schedules into the rows that a run without shards would print. The
-/// numbers of executions of each model, and of schedules of each scenario, are added up.
+/// numbers of executions of each model are added up, and so are the numbers of schedules of each scenario.
 ///
 /// Some models run completely in every shard, because their caller needs the total number of executions. Every shard
 /// prints the row of a model that it ran completely. The joined rows contain a repeated row only once. A row may begin
@@ -286,7 +289,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
                 if let Some(other) =
                     model.parts.insert((script, name), executions).filter(|other| *other != executions)
                 {
-                    return Err(error(&format!("another share has {other} executions of the same part")));
+                    return Err(error(&format!("another share reports {other} executions of this part")));
                 }
                 if let Some((place, all)) = place.split_once('/') {
                     let (Ok(place), Ok(all)) = (place.parse(), all.parse()) else {
@@ -295,7 +298,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
                     let numbers = model.numbers.entry(script).or_insert((all, BTreeSet::new()));
                     numbers.1.insert(place);
                     if numbers.0 != all {
-                        return Err(error("another share has different parts"));
+                        return Err(error("another share has a different number of parts"));
                     }
                 }
             } else if field(row, "share").is_some() {
@@ -322,7 +325,7 @@ pub fn join_rows(shares: &[Vec<String>]) -> Result<Vec<String>, String> {
             let (all, there) =
                 numbers.get(&script).ok_or_else(|| format!("{head}: script {script} is missing"))?;
             if let Some(part) = (0..*all).find(|part| !there.contains(part)) {
-                return Err(format!("{head}: part {part} of {all} of script {script} is missing"));
+                return Err(format!("{head}: script {script}: part {part} of {all} is missing"));
             }
         }
         let executions: u64 = parts.values().sum();
@@ -408,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn only_complete_shards_of_one_build_are_merged() {
+    fn merge_requires_all_shards_of_the_same_build() {
         let folder = std::env::temp_dir().join(format!("uslab-sync-shares-{}", std::process::id()));
         let share = |index, of: &str| Share {
             what: "work".to_owned(),
@@ -431,11 +434,11 @@ mod tests {
         };
         wrong(&[&a, &c], "share 1/3 of work is missing");
         wrong(&[&a, &b, &c, &a], "share 0/3 is given twice");
-        wrong(&[], "expected a result file");
+        wrong(&[], "no result file of work");
         let other = write("other", &share(1, "build 2"));
         wrong(&[&a, &other, &c], "other: share 1/3 of build 2 does not match ");
         std::fs::write(file("cut"), "SHARE work 1/3 of build 1\nrow of 1\n").unwrap();
-        wrong(&[&a, &file("cut"), &c], "cut: share 1/3 was cut");
+        wrong(&[&a, &file("cut"), &c], "cut: the result of share 1/3 is incomplete");
         std::fs::write(file("rest"), "SHARE rest 1/3 of build 1\nEND 0\n").unwrap();
         wrong(&[&file("rest")], "rest: not a share of work");
         wrong(&[&file("none")], "none: ");
@@ -443,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn only_complete_parts_of_a_model_are_merged() {
+    fn merge_requires_all_parts_of_a_model() {
         let part = |script, number: &str, name: &str, executions| {
             format!(
                 "a | PART M1: x | threads 2 | bound 2 | scripts 2 | executions {executions} | floor 9 | script {script} | part {number} {name}"
@@ -485,10 +488,10 @@ mod tests {
             let said = join_rows(&[first, second.clone()]).unwrap_err();
             assert!(said.contains(part), "{said}");
         };
-        wrong(&|rows| _ = rows.remove(0), "M1: x: part 0 of 2 of script 0 is missing");
+        wrong(&|rows| _ = rows.remove(0), "M1: x: script 0: part 0 of 2 is missing");
         wrong(&|rows| _ = rows.remove(2), "M1: x: script 1 is missing");
-        wrong(&|rows| rows[1] = part(0, "late", "1*3", 4), "another share has 4 executions of the same part");
-        wrong(&|rows| rows[0] = part(0, "0/3", "0.1", 4), "another share has different parts");
+        wrong(&|rows| rows[1] = part(0, "late", "1*3", 4), "another share reports 4 executions of this part");
+        wrong(&|rows| rows[0] = part(0, "0/3", "0.1", 4), "another share has a different number of parts");
         assert!(
             join_rows(&[first.iter().chain(&second).map(|row| row.replace("floor 9", "floor 15")).collect()])
                 .unwrap_err()

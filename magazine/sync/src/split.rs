@@ -18,8 +18,8 @@
 //!
 //! **Late requests.** An execution in a part may request a choice that is above the part and belongs to no part yet.
 //! The shard that detects a late request runs the requested choice as a new part without a number. Several shards may
-//! detect the same late request. All of these shards report the same name for the new part, so that the join counts the
-//! part only once. The joined counts are therefore the same as for a model that is not split.
+//! detect the same late request. All shards that detect the same late request report the same name for the new part, so
+//! that the join counts the part only once. The joined counts are therefore the same as for a model that is not split.
 
 use crate::check::MODEL_TIME_LIMIT;
 use crate::replay::{Failure, Run};
@@ -109,7 +109,7 @@ fn requested_choices(entry: &Value) -> BTreeSet<u8> {
     if of["exploring"] == true { (0..all).collect() } else { [choice_at(entry)].into() }
 }
 
-/// Returns a place for the start path of a part: the execution makes `choice` there, and no other choice is explored.
+/// Returns a place for the start path of a part, at which the execution makes `choice` and explores no other choice.
 /// Choices in `known` already belong to a part.
 fn entry_with_fixed_choice(entry: &Value, choice: u8, known: &BTreeSet<u8>) -> Value {
     let mut entry = entry.clone();
@@ -302,7 +302,7 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
                 let path = self.parse(&next);
                 let entries = entries(&path);
                 let at = (0..part.len()).find(|at| choice_at(&entries[*at]) != part[*at]);
-                let at = at.unwrap_or_else(|| panic!("{}: a part continues after its end", self.model));
+                let at = at.unwrap_or_else(|| panic!("{}: loom continues a part that ended", self.model));
                 let choice = choice_at(&entries[at]);
                 tree.parts_from_late_requests(&part, &path);
                 part.truncate(at);
@@ -313,8 +313,8 @@ impl<S: Clone + Send + Sync + fmt::Debug + 'static, F: Fn(S) + Send + Sync + 'st
         Ok(done)
     }
 
-    /// Runs all executions of one part. Returns their number, and the path of the execution that follows the part, if
-    /// any.
+    /// Runs all executions of one part. Returns the number of executions, and the path of the execution that follows
+    /// the part, if any.
     fn explore_part(&self, part: &[u8], mut from: Option<String>) -> Result<(u64, Option<String>), Failure> {
         let (mut executions, mut stretch) = (0, MIN_CHECK_INTERVAL);
         loop {
@@ -370,7 +370,7 @@ mod tests {
         second.join().unwrap();
     }
 
-    /// Regression: a script that is not split was skipped, unless two different hashes selected the same shard.
+    /// Regression: a script that was not split ran only if two different hashes selected the same shard.
     #[test]
     fn unsplit_script_runs_in_one_shard() {
         for index in 0..20 {
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn executions_of_all_parts_add_up_to_the_whole() {
+    fn executions_of_all_parts_add_up_to_the_unsplit_model() {
         let mut late = 0;
         for bound in [1, 2, 3].map(Bound::Preemptions) {
             let run =

@@ -62,8 +62,7 @@ impl<T> Mutex<T> {
     /// Waits for the lock and acquires it.
     ///
     /// # Panics
-    /// Panics in debug builds if the thread holds a lock that does not come before this lock in the
-    /// [lock order](crate::ranks).
+    /// Panics in debug builds if the thread holds a lock of the same or a later rank in the [lock order](crate::ranks).
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {

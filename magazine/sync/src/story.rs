@@ -63,16 +63,16 @@ std::thread_local! {
     // Thread-local: loom runs all threads of a model on one OS thread.
     static RECORDING: Cell<bool> = const { Cell::new(false) };
     /// True if accesses to atomics are recorded.
-    static ACCESSES: Cell<bool> = const { Cell::new(false) };
+    static RECORDS_ACCESSES: Cell<bool> = const { Cell::new(false) };
     static STORY: RefCell<ExecutionTrace> = RefCell::default();
-    static ROLES: Cell<Option<fn() -> String>> = const { Cell::new(None) };
+    static ROLE_FUNCTION: Cell<Option<fn() -> String>> = const { Cell::new(None) };
 }
 
 /// Sets the function that returns the role of the running thread, for example its CPU. The role function applies to
 /// models on this OS thread. The function is called at each recorded step. The role function must not execute a step of
 /// the model.
 pub fn roles(of: fn() -> String) {
-    ROLES.set(Some(of));
+    ROLE_FUNCTION.set(Some(of));
 }
 
 /// Returns `true` if the current execution is being recorded.
@@ -84,7 +84,7 @@ pub fn is_recording() -> bool {
 pub(crate) fn begin(accesses: bool) {
     STORY.take();
     RECORDING.set(true);
-    ACCESSES.set(accesses);
+    RECORDS_ACCESSES.set(accesses);
 }
 
 pub(crate) fn end() -> ExecutionTrace {
@@ -114,7 +114,7 @@ pub fn step(did: String, watched: Option<Watched>) {
 }
 
 fn record(did: String, changes: Vec<Change>) {
-    let (thread, role) = (thread_text(), ROLES.get().map(|of| of()));
+    let (thread, role) = (thread_text(), ROLE_FUNCTION.get().map(|of| of()));
     STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
@@ -180,7 +180,7 @@ impl Atomic {
     /// the written value, if any. The call must directly follow the access.
     #[track_caller]
     pub(crate) fn tell(self, wrote: Option<impl TraceValue>, text: impl FnOnce(&str) -> String) {
-        if !(is_recording() && ACCESSES.get()) {
+        if !(is_recording() && RECORDS_ACCESSES.get()) {
             return;
         }
         let wrote = wrote.map(TraceValue::trace_text);
@@ -203,7 +203,7 @@ impl Atomic {
 /// Records that the running thread executed a memory fence.
 #[track_caller]
 pub(crate) fn record_fence(order: crate::Ordering) {
-    if is_recording() && ACCESSES.get() {
+    if is_recording() && RECORDS_ACCESSES.get() {
         step(format!("fence ({order:?}) at {}", location_text(Location::caller())), None);
     }
 }

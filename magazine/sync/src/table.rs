@@ -24,8 +24,8 @@
 /// }
 /// ```
 ///
-/// The second argument of the line determines how to run the scenario. It is any value with a method
-/// `run(name, function)`, such as a `Model`. Each line after it calls another method of the same value, such as `bug`,
+/// The second argument of the line determines how to run the scenario. This argument is any value with a method
+/// `run(name, function)`, such as a `Model`. Each later line calls another method of the same value, such as `bug`,
 /// with the scenario's function as the last argument. Both `Model` and `Schedules` have the method `bug`.
 ///
 /// If the table begins with `#![planted(NAME)]`, bugs are planted only in builds with `--cfg NAME`. In other builds,

@@ -1,5 +1,5 @@
-//! Atomics of `std` in all builds, even in loom and shuttle builds. In loom and shuttle builds, they are used in
-//! `static`s that outlive an execution. Loom and shuttle do not track accesses to the atomics of this module.
+//! Atomics of `std` in all builds, even in loom and shuttle builds. In loom and shuttle builds, these atomics are used
+//! in `static`s that outlive an execution. Loom and shuttle do not track accesses to the atomics of this module.
 
 use crate::Ordering;
 use std::sync::atomic as a;

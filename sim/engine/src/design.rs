@@ -19,7 +19,7 @@ pub struct At {
 }
 
 impl At {
-    /// Creates a request on which the caller puts no constraints.
+    /// Creates a request without constraints.
     pub fn new(cpu: u32, ns: u64) -> Self {
         Self { cpu, ns, manner: CallMode::Plain }
     }
@@ -28,10 +28,10 @@ impl At {
 /// The caller's constraints on an operation. A design may ignore the constraints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CallMode {
-    /// A plain call: an allocation may block, and a free takes effect immediately.
+    /// A plain request: an allocation may block, and a free takes effect immediately.
     #[default]
     Plain,
-    /// A non-blocking allocation: it may not wait for memory.
+    /// A non-blocking allocation, which must not wait for memory.
     NonBlocking,
     /// A free that takes effect after an RCU grace period.
     AfterGrace,
@@ -47,16 +47,16 @@ pub struct Unsupported(pub String);
 #[error("out of memory")]
 pub struct NoMemory;
 
-/// The number of times that a design's operations would have taken each shared lock.
+/// The number of times that the operations of a design would have taken each shared lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Locks {
     /// Acquisitions of the lock of a cache's slab lists.
     pub lists: u64,
-    /// Acquisitions of the lock of the level between CPUs and slabs, such as a depot's or a barn's lock.
+    /// Acquisitions of the lock of the level that CPUs share, such as a depot or a barn.
     pub depot: u64,
 }
 
-/// A design's counts for one cache. All counts are 0 for large kmalloc, which has neither slabs nor magazines.
+/// A design's counts for one cache. All counts are 0 for large kmalloc, because it has no slabs and no magazines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct CacheCounts {
@@ -72,7 +72,7 @@ pub struct CacheCounts {
     pub used: u64,
     /// The number of free objects that CPUs hold in magazines, or in slabs that belong to a CPU.
     pub in_magazines: u64,
-    /// The number of free objects in the shared level between CPUs and slabs.
+    /// The number of free objects in the level that all CPUs share.
     pub in_depot: u64,
     /// The number of free objects in slabs that no CPU owns.
     pub free_in_slabs: u64,
@@ -82,7 +82,7 @@ pub struct CacheCounts {
     pub partial: u64,
     /// The number of slabs with only free objects.
     pub empty: u64,
-    /// The number of magazines exchanged with the shared level between CPUs and slabs.
+    /// The number of magazines exchanged with the level that all CPUs share.
     pub depot_exchanges: u64,
     /// The number of slabs created so far.
     pub slabs_made: u64,
@@ -103,8 +103,8 @@ impl CacheCounts {
 /// An allocator design that serves a [`Stream`](crate::Stream): the shipping allocator, or a model of another
 /// allocator's policy.
 ///
-/// Before the first operation on a cache, the caller announces the cache to the design. The caller returns each object
-/// and block to the design exactly once. A free never fails.
+/// The caller must announce a cache to the design before the first operation on it. The caller returns each object and
+/// block to the design exactly once. A free never fails.
 pub trait Design {
     /// The handle type of an allocated object.
     type Object;
@@ -114,7 +114,7 @@ pub trait Design {
     /// Adds the next cache of the stream; caches are numbered from 0 in the order of these calls.
     ///
     /// # Errors
-    /// Fails if the design does not support the cache.
+    /// Fails if the design does not support such a cache.
     fn learn(&mut self, cache: &CacheInfo) -> Result<(), Unsupported>;
 
     /// Allocates an object. The argument `bytes` is used only for large kmalloc.
@@ -122,16 +122,16 @@ pub trait Design {
     /// # Errors
     /// Fails if memory is exhausted.
     fn alloc(&mut self, at: At, cache: u32, bytes: u64) -> Result<Self::Object, NoMemory>;
-    /// Adds a slab that existed before the stream; the slab has `free` free objects. If `owned` is true, the
-    /// slab belongs to the CPU. Returns the slab's objects in use; the list is empty if the design cannot
-    /// start with existing slabs.
+    /// Adds a slab that existed before the stream; the slab has `free` free objects. If `owned` is true, the CPU owns
+    /// the slab. Returns the slab's objects in use; returns an empty list if the design cannot start with existing
+    /// slabs.
     fn start(&mut self, _at: At, _cache: u32, _used: u32, _free: u32, _owned: bool) -> Vec<Self::Object> {
         vec![]
     }
     /// Frees an object of a cache.
     fn free(&mut self, at: At, cache: u32, object: Self::Object);
-    /// Returns the location of an object: its slab's first page, and its index in the slab. Returns `None` for an
-    /// object outside of slabs.
+    /// Returns the location of an object: the first page of its slab, and its index in the slab. Returns `None` for an
+    /// object that is not in a slab.
     fn place(&self, cache: u32, object: &Self::Object) -> Option<(u32, u16)>;
 
     /// Allocates a block of `2^order` pages. `migratetype` is 0 for unmovable pages, 1 for movable, 2 for reclaimable.
@@ -141,7 +141,7 @@ pub trait Design {
     fn alloc_pages(&mut self, at: At, order: u8, migratetype: u8) -> Result<Self::Block, NoMemory>;
     /// Frees a block of pages.
     fn free_pages(&mut self, at: At, block: Self::Block);
-    /// Splits a block into blocks of a smaller order, and returns the new blocks, lowest address first.
+    /// Splits a block into blocks of a smaller order; returns the new blocks, lowest address first.
     fn split_pages(&mut self, block: Self::Block, order: u8) -> Vec<Self::Block>;
     /// Returns the first page of a block, and its order.
     fn block(&self, block: &Self::Block) -> (u32, u8);
@@ -152,9 +152,9 @@ pub trait Design {
 
     /// Returns the counts of a cache that was announced to the design.
     fn counts(&self, cache: u32) -> CacheCounts;
-    /// Returns how many operations on slab objects each level served.
+    /// For each level, returns the number of operations on slab objects that it served.
     fn paths(&self) -> Paths;
-    /// Returns how often object operations took locks; the numbers are 0 if the design does not count locks.
+    /// Returns how often object operations took each lock; all numbers are 0 if the design does not count locks.
     fn locks(&self) -> Locks {
         Locks::default()
     }
@@ -167,10 +167,10 @@ pub trait Design {
     /// Returns `true` if a slab, or a block of large kmalloc, begins at this page.
     fn is_slab(&self, page: u32) -> bool;
 
-    /// Returns the level that served a CPU's last operation on a cache, and a phrase about the operation that can end a
-    /// sentence. Returns `None` if the cache is unknown. `steps` contains the steps that the shipping code reported for
-    /// the operation. For the shipping design, these are all steps; for a model, these are only the steps of its page
-    /// allocator.
+    /// Returns the level that served a CPU's last operation on a cache, and a phrase that describes the operation.
+    /// Returns `None` if the cache is unknown. `steps` contains the steps that the shipping code reported for the
+    /// operation. For the shipping design, `steps` contains all steps; for a model, it contains only the steps of the
+    /// model's page allocator.
     fn describe(&self, cpu: u32, cache: u32, freeing: bool, steps: &[Step]) -> Option<(Path, String)>;
 
     /// Checks the design's invariants; the stream has `objects` objects and `pages` pages in use.

@@ -53,7 +53,7 @@ pub fn knobs<P: Policy>(design: &str) -> &'static [Knob] {
 }
 
 /// The options that [`LINUX_DESIGN`] accepts: boot parameters and `sysfs` attributes of Linux's slab allocators. A
-/// traced kernel without sheaves refuses the first of these options.
+/// traced kernel without sheaves refuses the first of these kernel options.
 static LINUX_KNOBS: [Knob; 6] = [
     sheaves::SHEAF_CAPACITY,
     slub::CPU_PARTIAL_KNOB,
@@ -63,26 +63,26 @@ static LINUX_KNOBS: [Knob; 6] = [
     slub::SLAB_MAX_ORDER_KNOB,
 ];
 
-/// The options of the shipping allocator; if only `capacity` is set, the other two options have the defaults given
-/// here. Without `capacity`, all three options depend on the object size.
+/// The options of the shipping allocator; if only `capacity` is set, the other two options have the default values
+/// given here. Without `capacity`, the defaults of all three options depend on the object size.
 static SHIPPING_DESIGN_KNOBS: [Knob; 3] = [
     Knob {
         name: "capacity",
-        means: "objects of a magazine (0: no magazines)",
+        means: "number of objects in a magazine (0: no magazines)",
         range: 0..=MAX_CAPACITY as u64,
         percent: false,
         default: Uslab::KNOBS[0].default,
     },
     Knob {
         name: "stock",
-        means: "magazines that a CPU's stack has room for beyond two; requires capacity",
+        means: "number of magazines, in addition to two, that a CPU's stack has room for; requires capacity",
         range: 0..=u16::MAX as u64,
         percent: false,
         default: |_, _| STOCK.into(),
     },
     Knob {
         name: "depot_limit",
-        means: "full magazines that the depot keeps; requires capacity",
+        means: "largest number of full magazines in the depot; requires capacity",
         range: 0..=MAX_DEPOT as u64,
         percent: false,
         default: |_, _| DEPOT_LIMIT.into(),
@@ -94,7 +94,7 @@ const DEPOT_LIMIT: u32 = 10;
 /// The name of the design of the traced kernel: see [`Spec::as_traced`].
 pub const LINUX_DESIGN: &str = "linux";
 
-/// Returns the name and one-line description of every design, including the caller's [`Policy`] `P`.
+/// Returns the name and a one-line description of every design, including the caller's [`Policy`] `P`.
 pub fn all<P: Policy>() -> impl Iterator<Item = (&'static str, &'static str)> {
     kinds::<P>().map(|(_, name, description)| (name, description))
 }
@@ -282,11 +282,10 @@ impl<P: Policy> Spec<P> {
             serde_json::from_value(self.knobs.clone().into()).map_err(|error| error.to_string())?;
         match knobs {
             Sizes { capacity: None, stock: None, depot_limit: None } => Ok(Magazines::BySize),
-            Sizes { capacity: None, .. } => Err("stock and depot_limit: expected capacity=N, too".to_owned()),
+            Sizes { capacity: None, .. } => Err("stock and depot_limit require capacity=N".to_owned()),
             Sizes { capacity: Some(0), stock: None, depot_limit: None } => Ok(Magazines::Off),
             Sizes { capacity: Some(0), .. } => {
-                Err("capacity=0: expected neither stock nor depot_limit, because there are no magazines"
-                    .to_owned())
+                Err("capacity=0: expected neither stock nor depot_limit, which require magazines".to_owned())
             }
             Sizes { capacity: Some(capacity), stock, depot_limit } => Ok(Magazines::Sized {
                 capacity,
@@ -304,11 +303,11 @@ impl<P: Policy> Spec<P> {
         Ok(knobs)
     }
 
-    /// Returns the design that is to run. For [`LINUX_DESIGN`], the result is the traced kernel's design with the
-    /// options of `self`.
+    /// Returns the design that is to run. For [`LINUX_DESIGN`], returns the traced kernel's design with the options of
+    /// `self`.
     ///
     /// # Errors
-    /// Fails if the stream does not name the traced kernel, or if the kernel's design lacks an option that `self` sets.
+    /// Fails if the stream names no traced kernel, or if that kernel's design lacks an option that `self` sets.
     pub fn as_traced(&self, stream: &Stream) -> Result<Self, Unsupported> {
         if self.kind != Kind::Linux {
             return Ok(self.clone());
@@ -321,12 +320,12 @@ impl<P: Policy> Spec<P> {
         Ok(traced)
     }
 
-    /// Returns the same design with all options at their defaults, or `None` if `self` sets no option.
+    /// Returns the same design with default options, or `None` if `self` already has the defaults.
     pub fn without_options(&self) -> Option<Self> {
         (!self.knobs.is_empty()).then(|| Self { knobs: <_>::default(), ..*self })
     }
 
-    /// Creates the design for the number of CPUs that the stream has, and passes the design to the visitor.
+    /// Creates the design with the number of CPUs that the stream has, and passes it to the visitor.
     ///
     /// # Errors
     /// Returns a [`DesignError`].
@@ -374,7 +373,7 @@ impl<P: Policy> Spec<P> {
             Kind::Own => of::<P, V>(self, visitor),
         }
     }
-    /// Creates an engine that is never freed.
+    /// Creates an engine that lives until the end of the program.
     #[cfg(target_family = "wasm")]
     pub(crate) fn play(&self, stream: &'static Stream) -> Result<Box<dyn crate::play::Play>, DesignError>
     where
@@ -451,7 +450,7 @@ mod tests {
         };
         assert_eq!(
             message("uslab-model", "capacity"),
-            "objects of a magazine (0: no magazines): 0 to 64, by default 64 for 64 bytes and 16 for 4096"
+            "number of objects in a magazine (0: no magazines): 0 to 64, by default 64 for 64 bytes and 16 for 4096"
         );
         assert_eq!(
             message("slub", "slab_max_order"),
@@ -503,7 +502,7 @@ mod tests {
             ("bonwick94:limit=1", "bonwick94: unknown field `limit`"),
             ("uslab:capacity=65", "uslab: capacity=65: expected 0 to 64"),
             ("uslab:capacity=8:depot_limit=4097", "uslab: depot_limit=4097: expected 0 to 4096"),
-            ("uslab:stock=1", "uslab: stock and depot_limit: expected capacity=N, too"),
+            ("uslab:stock=1", "uslab: stock and depot_limit require capacity=N"),
             ("uslab:capacity=0:stock=1", "uslab: capacity=0: expected neither stock"),
             (
                 "uslab:first_fill=1",

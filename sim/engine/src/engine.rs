@@ -7,7 +7,7 @@ use crate::stream::{Action, Reader, Stream};
 /// The reason why a run of a stream cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The design cannot create a cache.
+    /// The design cannot create a cache of the stream.
     #[error("operation {at}: {error}")]
     Cache {
         /// The operation's number, counted from 1.
@@ -48,7 +48,7 @@ struct Object<O> {
     cpu: u32,
 }
 
-/// Live values, each of which is found by its birth number.
+/// Live values, each of which can be found by its birth number.
 #[derive(Debug)]
 struct Slots<T> {
     /// The slot of each value that was ever inserted. The list only grows, by 4 bytes per inserted value.
@@ -71,7 +71,7 @@ impl<T> Slots<T> {
         self.live[slot as usize] = Some(value);
         self.slots_by_birth.push(slot);
     }
-    /// Counts failed allocations as births without a value, because ages include failed allocations.
+    /// A failed allocation counts as a birth without a value, because ages in the stream include failed allocations.
     fn insert_failed_births(&mut self, births: u32) {
         self.slots_by_birth.extend((0..births).map(|_| Self::NONE));
     }
@@ -126,15 +126,15 @@ impl<'s, D: Design> Engine<'s, D> {
     pub fn failed(&self) -> u64 {
         self.failed
     }
-    /// Returns the trace's time in nanoseconds, counted from its first operation.
+    /// Returns the time in the trace, in nanoseconds since its first operation.
     pub fn time_ns(&self) -> u64 {
         self.reader.time_ns(self.stream)
     }
-    /// Returns the number of objects that the stream has in use.
+    /// Returns the number of stream objects that are in use.
     pub fn objects(&self) -> usize {
         self.objects.len()
     }
-    /// Returns the number of caches that were announced to the design so far.
+    /// Returns the number of caches that the stream has announced to the design so far.
     pub fn caches(&self) -> usize {
         self.served.len()
     }
@@ -150,7 +150,7 @@ impl<'s, D: Design> Engine<'s, D> {
         Ok(())
     }
 
-    /// Runs one operation. Calls `run` for each action of the operation.
+    /// Runs one operation. Calls `run` for each action of the next operation.
     pub(crate) fn operation(
         &mut self,
         mut run: impl FnMut(&mut Self, Action) -> Option<()>,
@@ -182,7 +182,7 @@ impl<'s, D: Design> Engine<'s, D> {
         self.reader.cpu()
     }
     fn at(&self) -> At {
-        At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream), manner: self.reader.manner() }
+        At { cpu: self.reader.cpu(), ns: self.reader.time_ns(self.stream), manner: self.reader.call_mode() }
     }
 
     /// Returns the cache that an action uses, and the location of the object that the action frees.
@@ -305,7 +305,7 @@ impl<'s, D: Design> Engine<'s, D> {
         What::Failed
     }
 
-    /// Shrinks all caches; this shrink does not count as an operation of the stream.
+    /// Shrinks all caches; the shrink does not count as an operation of the stream.
     pub fn shrink(&mut self) {
         let at = self.at();
         self.design.shrink(at, None);

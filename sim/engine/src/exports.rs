@@ -1,5 +1,5 @@
 //! The functions of the WebAssembly module that a web page calls. A WebAssembly instance has one engine. All state of
-//! the instance is in linear memory, so a copy of the memory is a checkpoint.
+//! the instance is in linear memory, so a copy of that memory is a checkpoint.
 //!
 //! Texts and bytes pass through one shared buffer in both directions. [`room`] resizes the buffer, which the caller
 //! then fills, and [`text`] returns the buffer's address.
@@ -41,7 +41,7 @@ fn with_state<T: Default>(f: impl FnOnce(&mut State) -> T) -> T {
     ENGINE_STATE.with_borrow_mut(|state| state.as_mut().map(f)).unwrap_or_default()
 }
 
-/// Resizes the buffer to `bytes` bytes, which the caller then fills, and returns the buffer's address.
+/// Resizes the buffer to `bytes` bytes and returns its address; the caller then fills the buffer.
 #[unsafe(no_mangle)]
 extern "C" fn room(bytes: usize) -> *mut u8 {
     TEXT.with_borrow_mut(|text| {
@@ -115,7 +115,7 @@ extern "C" fn demos() -> usize {
 
 /// Runs all commands of a demo, from the first. The input in the buffer of [`room`] is the demo's name and its
 /// commands, one per line. Writes the scene after each command as JSON; returns the length of the JSON. Returns 0 if
-/// the demo is unknown or memory is exhausted. For an invalid command, the scene contains an error message.
+/// the demo is unknown, or if memory is exhausted. For an invalid command, the scene contains an error message.
 #[unsafe(no_mangle)]
 extern "C" fn demo() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -162,7 +162,7 @@ extern "C" fn answer(seed: u32, question: usize) -> usize {
     return_text(answer.and_then(|answer| serde_json::to_vec(&answer).ok()).unwrap_or_default())
 }
 
-/// Grows the heap by `bytes` bytes in advance, because linear memory cannot shrink when a checkpoint is restored.
+/// Grows the heap by `bytes` bytes in advance: a restored checkpoint must fit, and linear memory cannot shrink.
 #[unsafe(no_mangle)]
 extern "C" fn reserve(bytes: usize) {
     drop(core::hint::black_box(Vec::<u8>::with_capacity(bytes)));
@@ -187,8 +187,8 @@ extern "C" fn run(operation: u32) -> usize {
 }
 
 /// Runs the stream up to an operation and writes the state as JSON; returns the length. The input in the buffer of
-/// [`room`] is the numbers of the caches to show, four bytes each. The state includes the steps of the last operation
-/// if this call ran the operation.
+/// [`room`] contains the numbers of the caches to show, four bytes each. The state includes the steps of the last
+/// operation if this call ran the operation.
 #[unsafe(no_mangle)]
 extern "C" fn view(operation: u32) -> usize {
     let cache_numbers = TEXT.with_borrow_mut(core::mem::take);
@@ -203,9 +203,9 @@ extern "C" fn view(operation: u32) -> usize {
     }))
 }
 
-/// Runs the stream until a condition is met, but not beyond operation `end`. The input in the buffer of [`room`] is an
-/// [`Until`](crate::until::Until) as JSON. Writes the event that [met the condition](crate::until::Found), or null, as
-/// JSON; returns the length of the JSON. Returns 0 if the condition cannot be parsed or the run fails.
+/// Runs the stream until a condition is met, or until operation `end` has run. The input in the buffer of [`room`] is
+/// an [`Until`](crate::until::Until) as JSON. Writes the event that [met the condition](crate::until::Found), or null,
+/// as JSON; returns the length of the JSON. Returns 0 if the condition cannot be parsed or the run fails.
 #[unsafe(no_mangle)]
 extern "C" fn run_until(end: u32) -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -226,9 +226,9 @@ extern "C" fn profiles() -> usize {
 }
 
 /// Runs the stream in the buffer of [`room`] in virtual time, without the recorded idle times of the CPUs. If `cpus` is
-/// 0, uses the stream's number of CPUs. `profile` is an index into the list that [`profiles`] writes. Pages call this
-/// function instead of [`open`], because an instance has addresses for only one machine. Writes `{"Ok": ...}` with an
-/// [`Outcome`], or `{"Err": ...}` with an error message, as JSON; returns the length.
+/// 0, uses the stream's number of CPUs. `profile` is an index into the list that [`profiles`] writes. A web page calls
+/// this function instead of [`open`], because a WebAssembly instance has addresses for only one machine. Writes `{"Ok":
+/// ...}` with an [`Outcome`], or `{"Err": ...}` with an error message, as JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn back_to_back(cpus: u32, profile: usize) -> usize {
     let outcome = stream(cpus).and_then(|stream| {
@@ -259,7 +259,8 @@ impl PolicyVisitor for VirtualTimeRun<'_> {
 /// The largest number of operations in a recorded run.
 const MAX_FILM_OPERATIONS: u64 = 5000;
 
-/// A page's request to record a run in virtual time. The fields have the meaning of the same options of `uslab scale`.
+/// A page's request to record a run in virtual time. The fields have the meaning of the options with the same names of
+/// `uslab scale`.
 #[derive(serde::Deserialize)]
 struct FilmRequest {
     cpus: u32,
@@ -272,9 +273,9 @@ struct FilmRequest {
 }
 
 /// Runs a generated workload in virtual time and records each operation. The input in the buffer of [`room`] is a
-/// [`FilmRequest`] as JSON. Pages call this function instead of [`open`], because an instance has addresses for only
-/// one machine. Writes `{"Ok": ...}` with a [`Film`], or `{"Err": ...}` with an error message, as JSON; returns the
-/// length.
+/// [`FilmRequest`] as JSON. A web page calls this function instead of [`open`], because a WebAssembly instance has
+/// addresses for only one machine. Writes `{"Ok": ...}` with a [`Film`], or `{"Err": ...}` with an error message, as
+/// JSON; returns the length.
 #[unsafe(no_mangle)]
 extern "C" fn film() -> usize {
     let text = TEXT.with_borrow_mut(core::mem::take);
@@ -351,8 +352,8 @@ extern "C" fn check() -> usize {
 }
 
 /// Hashes `bytes` bytes of linear memory; the result is an integer below 2^53. `bytes` must be a multiple of 32. A web
-/// page that keeps checkpoints compares these hashes, and needs no second copy of the memory. The function writes to no
-/// memory, so that a call does not change the hash.
+/// page with checkpoints compares these hashes instead of keeping a second copy of the memory. The function writes no
+/// memory, so a call does not change the hash.
 ///
 /// # Safety
 /// The caller guarantees that the hashed range is inside linear memory.

@@ -32,8 +32,8 @@ impl Held {
     }
 }
 
-/// The slabs that one CPU owns. Other CPUs cannot allocate the free objects of an owned slab, so these objects count as
-/// held by the owner.
+/// The slabs that one CPU owns. Other CPUs cannot allocate free objects of an owned slab, so the owner counts as
+/// holding these objects.
 #[derive(Clone, Debug)]
 pub struct CpuOwnedSlabs {
     /// The CPU that owns the slabs.
@@ -59,7 +59,7 @@ impl CacheLevels {
         for CpuOwnedSlabs { cpu, name, slabs: owned_slabs } in owned_slabs {
             let free = |slab: &u32| {
                 let (slab, page) = (*slab, slabs.page(*slab));
-                let free = (0..slabs.objects_of(slab)).filter(move |index| !slabs.is_out(slab, *index));
+                let free = (0..slabs.objects_of(slab)).filter(move |index| !slabs.is_allocated(slab, *index));
                 free.map(move |index| (page, index))
             };
             let places = owned_slabs.iter().flat_map(free).collect();

@@ -14,30 +14,30 @@ pub struct Level {
     pub objects: u32,
     /// The number of objects that fit into the level.
     pub room: u32,
-    /// The location of each object, given as its slab's first page and its index in the slab; the last object is
-    /// allocated next.
+    /// The location of each object: the first page of its slab, and its index in the slab; the last object is allocated
+    /// next.
     pub places: Vec<(u32, u16)>,
 }
 
 /// The per-CPU levels and the shared levels of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheLevels {
-    /// The levels of each CPU, beginning with the level that serves first.
+    /// For each CPU, its levels, beginning with the level that serves requests first.
     pub cpus: Vec<Vec<Level>>,
-    /// The shared levels of each node: full magazines or sheaves, or a shared array.
+    /// For each node, its shared levels: full magazines or sheaves, or a shared array.
     pub shared: Vec<Vec<Level>>,
 }
 
 impl Level {
-    /// Creates a level with the objects at `places` and a capacity of `room` objects.
+    /// Creates a level that holds the objects at `places` and has a capacity of `room` objects.
     pub fn new(name: &'static str, places: Vec<(u32, u16)>, room: usize) -> Self {
         Self { name, objects: places.len() as u32, room: room.max(places.len()) as u32, places }
     }
 }
 
 impl CacheLevels {
-    /// Builds the levels of the shipping allocator: for each CPU, a stack that is divided into magazines of `capacity`
-    /// objects; for each node, a depot.
+    /// Builds the levels of the shipping allocator: for each CPU, a stack divided into magazines of `capacity` objects;
+    /// for each node, a depot.
     pub(crate) fn shipping(layer: &LayerView<ObjectPlace>, capacity: u32) -> Self {
         let places = |magazine: &MagazineView<ObjectPlace>| {
             magazine.rounds.iter().map(|place| (place.slab.get(), place.index)).collect::<Vec<_>>()

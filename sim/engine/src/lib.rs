@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The crate needs no operating system: it uses no files, threads or clocks. The crate compiles for
-//! `wasm32-unknown-unknown`, so the page that `uslab replay --html` writes can run it. The machine's pages are only
+//! `wasm32-unknown-unknown`, so a web page that `uslab replay --html` writes can run it. The machine's pages are only
 //! addresses ([`uslab_buddy::Phantom`]): the engine computes the addresses of objects and never accesses an object.
 
 // Exercises refer to this crate by its name, also in the crate's own tests.

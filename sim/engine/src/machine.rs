@@ -7,8 +7,8 @@ use uslab::{Config, KmallocKind, KmemCache, Magazines, SizeClass, StartError, Su
 use uslab_buddy::{Backend, PAGE_SIZE, PageConfig, PageError, Phantom, ZoneKind};
 use uslab_magazine::{BadCpus, Cpus};
 
-/// The largest memory of a machine, in bytes; the limit is the same on all targets, because a web page has only 32-bit
-/// addresses.
+/// The largest memory of a machine in bytes: the same on all targets, because addresses in a web page have only 32
+/// bits.
 pub const MAX_MACHINE_MEMORY: u64 = 1 << 30;
 
 /// The reason why a machine cannot run the stream.
@@ -31,14 +31,14 @@ pub enum MachineError {
 /// The simulated subsystem, from which allocated objects borrow.
 ///
 /// # Invariants
-/// The machine has no memory behind its addresses unless `bytes` is set. Therefore no safe code outside this crate has
-/// access to the subsystem.
+/// The simulated machine has memory behind its addresses only if `bytes` is set. Because its addresses may be invalid,
+/// no safe code outside this crate can access the subsystem.
 pub struct Machine {
     pub(crate) subsystem: Subsystem,
     /// `true` if real memory exists at the addresses.
     pub(crate) bytes: bool,
-    /// The caches that the stream names, except kmalloc's caches. A new cache can be added to the list while other
-    /// caches have objects in use.
+    /// The caches that the stream names, except kmalloc's caches. The list can grow while caches in it have objects in
+    /// use.
     named_caches: FrozenVec<Box<KmemCache>>,
 }
 
@@ -50,8 +50,7 @@ impl fmt::Debug for Machine {
 
 /// Configures pages that are only addresses, for a page allocator that no code outside this crate can access.
 ///
-/// A machine with explicit zones gets the watermarks of a kernel with huge pages, because the traced kernels use huge
-/// pages.
+/// A machine with explicit zones gets the watermarks of a kernel with huge pages, as in the traced kernels.
 pub(crate) fn page_config(cpus: u32, zones: &[(ZoneKind, u32)]) -> Result<PageConfig, MachineError> {
     let all = [(ZoneKind::Normal, (MAX_MACHINE_MEMORY / PAGE_SIZE as u64) as u32)];
     let node = if zones.is_empty() { &all } else { zones };
@@ -64,18 +63,18 @@ pub(crate) fn page_config(cpus: u32, zones: &[(ZoneKind, u32)]) -> Result<PageCo
 }
 
 impl Machine {
-    /// Creates the machine for a stream, with the zones of the stream, or with [`MAX_MACHINE_MEMORY`] bytes if the
-    /// stream has no zones. Only the machine's tables use real memory.
+    /// Creates the machine for a stream, with the zones of the stream; if the stream has no zones, the machine has
+    /// [`MAX_MACHINE_MEMORY`] bytes. Only the machine's tables use real memory.
     ///
     /// # Errors
-    /// Fails if the CPUs or the memory cannot be simulated, or a cache of the stream cannot be created.
+    /// Fails if the CPUs or the memory cannot be simulated, or if a cache of the stream cannot be created.
     pub fn new(stream: &Stream) -> Result<Self, MachineError> {
         Self::with_magazines(stream, Magazines::default())
     }
     /// Creates the machine as [`new`](Self::new) does, but each cache has the given magazines.
     ///
     /// # Errors
-    /// Fails for the reasons of [`new`](Self::new).
+    /// Fails in the same cases as [`new`](Self::new).
     pub fn with_magazines(stream: &Stream, magazines: Magazines) -> Result<Self, MachineError> {
         Self::on(page_config(stream.cpus, &stream.zones)?, magazines)
     }
@@ -84,7 +83,7 @@ impl Machine {
     /// freed.
     ///
     /// # Errors
-    /// Fails as [`new`](Self::new) does, or if the system is out of memory.
+    /// Fails in the same cases as [`new`](Self::new), and if the system is out of memory.
     pub fn with_bytes(stream: &Stream) -> Result<Self, MachineError> {
         let mut pages = page_config(stream.cpus, &stream.zones)?;
         pages.backend = Backend::default();
@@ -101,7 +100,8 @@ impl Machine {
         Ok(Self { subsystem: Subsystem::new(config)?, bytes: false, named_caches: FrozenVec::new() })
     }
 
-    /// Returns the machine's cache that represents a cache of the stream. Returns `None` for large kmalloc.
+    /// Returns the machine's cache that represents a cache of the stream. Returns `None` for large kmalloc, which has
+    /// no cache.
     pub(crate) fn cache(&self, info: &CacheInfo) -> Result<Option<&KmemCache>, MachineError> {
         if info.kind == Kind::Large {
             return Ok(None);

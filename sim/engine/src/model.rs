@@ -1,6 +1,6 @@
 //! The code that all models of other allocators share: slabs, pages, conservation checks and options.
 //!
-//! A model has no memory behind its addresses, and takes no locks. A model decides where objects are, and
+//! A model has no memory behind its addresses, and takes no locks. A model tracks the location of each object, and
 //! [reports](Op::did) each step that would take a lock or move a cache line.
 
 use crate::design::{At, CacheCounts, CallMode, Design, Locks, NoMemory, Unsupported};
@@ -23,15 +23,15 @@ use uslab_magazine_spec::Budget;
 /// An option of an allocator design, with its meaning, range and default.
 #[derive(Debug)]
 pub struct Knob {
-    /// The option's name in the real system.
+    /// The name of the option in the real system.
     pub name: &'static str,
     /// A short description of the option.
     pub means: &'static str,
     /// The range of accepted values.
     pub range: RangeInclusive<u64>,
-    /// `true` if the option also accepts `P%`, a percentage of the value that each cache has without the option.
+    /// `true` if the option also accepts `P%`, a percentage of the value that each cache has by default.
     pub percent: bool,
-    /// Returns the option's default for a cache with objects of `size` bytes on a machine with `cpus` CPUs.
+    /// Returns the option's default value for objects of `size` bytes on a machine with `cpus` CPUs.
     pub default: fn(size: usize, cpus: u32) -> u64,
 }
 
@@ -71,11 +71,11 @@ pub(crate) fn default_from_geometry<P: Policy>(
     P::geometry(size, cpus, &P::Knobs::default()).map_or(0, |geometry| of(&geometry) as u64)
 }
 
-/// A policy: the behaviour of one cache in a model. A [`Model`] has one policy for each cache, and some state that all
+/// A policy: the behaviour of one cache in a model. A [`Model`] has one policy for each cache, and one state that all
 /// of its policies share.
 ///
-/// The model checks that no object is lost or has two owners. The [`check`](Design::check) of a model finds an object
-/// that a policy allocates twice or loses.
+/// The model checks that no object is lost or has two owners. If a policy loses an object or allocates it twice, the
+/// model's [`check`](Design::check) reports the error.
 pub trait Policy: Debug + Sized {
     /// The policy's name on command lines.
     const NAME: &'static str;
@@ -90,7 +90,7 @@ pub trait Policy: Debug + Sized {
 
     /// The names of the lists that a slab can be on.
     const LISTS: &'static [&'static str];
-    /// The two lists of slabs that no CPU owns: the list of slabs with free objects, and the list of full slabs. The
+    /// The two lists of slabs that no CPU owns: slabs with free objects are on the first, full slabs on the second. The
     /// value is `None` if a stream cannot begin with existing slabs.
     const SHARED_LISTS: Option<(u8, u8)> = None;
     /// `true` if the policy accepts smaller slabs, down to one object, when the page allocator has no block of the
@@ -103,10 +103,10 @@ pub trait Policy: Debug + Sized {
     /// The number of cache lines that CPUs share for each cache.
     const LINES: Lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
 
-    /// Checks combinations of options; each single option is already in its range.
+    /// Checks combinations of options; the range of each single option was checked before.
     ///
     /// # Errors
-    /// Fails if two options do not fit together. The error names the options and the accepted values.
+    /// Fails if two options cannot be combined. The error names the options and the accepted values.
     fn accept(_: &Self::Knobs) -> Result<(), Unsupported> {
         Ok(())
     }
@@ -114,7 +114,7 @@ pub trait Policy: Debug + Sized {
     /// the order of a slab.
     ///
     /// # Errors
-    /// Fails if the objects are too large.
+    /// Fails if objects of this size do not fit into any slab.
     fn geometry(size: usize, cpus: u32, _: &Self::Knobs) -> Result<Geometry, GeometryError> {
         Geometry::new(size, 0, &OrderRule::for_cpus(cpus))
     }
@@ -128,8 +128,7 @@ pub trait Policy: Debug + Sized {
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory>;
     /// Frees an object: keeps it in a layer above the slabs, or returns it to its slab.
     fn free(&mut self, op: &mut Op<'_>, object: Object);
-    /// Gives the CPU a slab that existed before the stream; the slab is on a [shared
-    /// list](Self::SHARED_LISTS).
+    /// Gives the CPU a slab that existed before the stream and that is on a [shared list](Self::SHARED_LISTS).
     fn adopt(&mut self, _: &mut Op<'_>, _slab: u32) {}
     /// Does the periodic work: see [`TICK`](Self::TICK).
     fn tick(&mut self, _: &mut Op<'_>) {}
@@ -139,7 +138,7 @@ pub trait Policy: Debug + Sized {
     /// flushed from the layers above the slabs.
     fn shrink(&mut self, op: &mut Op<'_>) -> u64;
 
-    /// Returns the current capacity of a magazine, sheaf or array; 0 if the policy has no containers.
+    /// Returns the current capacity of a magazine, sheaf or array; returns 0 if the policy has no containers.
     fn container(&self) -> u32 {
         0
     }
@@ -147,7 +146,7 @@ pub trait Policy: Debug + Sized {
     fn shared(&self) -> u32 {
         0
     }
-    /// Returns all containers of objects outside of slabs, including empty containers.
+    /// Returns all containers that hold objects outside of slabs, and also the empty containers.
     fn held(&self) -> Vec<Held> {
         vec![]
     }
@@ -157,16 +156,15 @@ pub trait Policy: Debug + Sized {
     }
 }
 
-/// The number of cache lines that CPUs share for each cache, not counting lines of its slabs and containers.
+/// The number of cache lines that CPUs share for each cache, excluding the lines of slabs and containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
     /// The number of lines with the shared level's lock and the heads of its lists.
     pub depot: u32,
     /// The number of lines with the slab lists' lock and the list heads.
     pub lists: u32,
-    /// The number of lines with counters that change when the CPU's own memory cannot serve an operation; 0 if each CPU
-    /// has separate counters. A design with shared counters has one more line, which is adjacent to the line of the
-    /// shared level's lock.
+    /// The number of lines with operation counters that CPUs share; 0 if each CPU has separate counters. A design with
+    /// shared counters has one more line, which is adjacent to the line of the shared level's lock.
     pub counts: u32,
     /// The number of lines with counters that change when a slab is created or freed.
     pub slabs: u32,
@@ -180,9 +178,9 @@ pub enum CostEvent {
     Swap,
     /// The capacity of the CPU's stack was increased.
     Widened,
-    /// The CPU exchanged a container with the shared level.
+    /// The CPU exchanged a container with the level that all CPUs share.
     Exchange,
-    /// The shared level had no container to hand out, or no space for another container.
+    /// The level that all CPUs share had no container to hand out, or no room for another container.
     Miss,
     /// The CPU took this number of objects from slabs while it held the list lock.
     Refill(u32),
@@ -191,7 +189,7 @@ pub enum CostEvent {
     /// A slab was moved to another list while the CPU held the list lock.
     Relist,
     /// The CPU changed the freelist word of a slab without a lock. The CPU freed an object to another CPU's slab, or
-    /// collected objects that other CPUs had freed to its own slab.
+    /// collected objects that other CPUs had freed to its slab.
     Remote,
     /// A slab was created.
     Made,
@@ -207,11 +205,13 @@ impl CostEvent {
             Self::Widened => "the CPU's stack grows".to_owned(),
             Self::Exchange => "a magazine is exchanged with the shared depot, under its lock".to_owned(),
             Self::Miss => "the shared depot has no magazine to exchange".to_owned(),
-            Self::Refill(1) => "1 object comes from a slab, under the lock of the lists".to_owned(),
-            Self::Refill(n) => format!("{n} objects come from slabs, under the lock of their lists"),
-            Self::Flush(1) => "1 object is flushed to its slab, under the lock of the lists".to_owned(),
-            Self::Flush(n) => format!("{n} objects go to their slabs, under the lock of their lists"),
-            Self::Relist => "a slab moves from one list to another, under their lock".to_owned(),
+            Self::Refill(1) => "1 object is taken from a slab, under the lock of the slab lists".to_owned(),
+            Self::Refill(n) => format!("{n} objects are taken from slabs, under the lock of the slab lists"),
+            Self::Flush(1) => "1 object is flushed to its slab, under the lock of the slab lists".to_owned(),
+            Self::Flush(n) => {
+                format!("{n} objects are flushed to their slabs, under the lock of the slab lists")
+            }
+            Self::Relist => "a slab moves from one list to another, under the lock of the lists".to_owned(),
             Self::Remote => "a slab's free list changes, without a lock".to_owned(),
             Self::Made => "the page allocator provides a new slab".to_owned(),
             Self::Released => "an empty slab is returned to the page allocator".to_owned(),
@@ -228,7 +228,7 @@ impl CostEvent {
     }
 }
 
-/// An operation on a cache, in the form that the cache's policy receives.
+/// An operation on a cache, as the policy of the cache receives it.
 #[expect(missing_debug_implementations, reason = "the operation must exist during the call")]
 pub struct Op<'a> {
     /// The CPU that runs the operation.
@@ -274,7 +274,7 @@ impl Op<'_> {
 pub struct Model<'p, P: Policy> {
     cpus: Cpus,
     knobs: P::Knobs,
-    /// `true` if the policy is the traced kernel's policy, so that the recorded attributes of caches apply.
+    /// `true` if the policy belongs to the traced kernel, so that the recorded attributes of caches apply.
     as_traced: bool,
     /// The caches, indexed by their number in the stream. The entry is `None` for large kmalloc.
     caches: Vec<Option<Cache<P>>>,
@@ -288,7 +288,7 @@ pub struct Model<'p, P: Policy> {
     paths: Paths,
     locks: Locks,
     ticks: u64,
-    /// The first violated invariant, and the object that was allocated although it was in use.
+    /// The first violated invariant, and the object that was allocated a second time while in use.
     violation: Option<(String, Object)>,
 }
 
@@ -339,7 +339,7 @@ impl<'p, P: Policy> Model<'p, P> {
             violation: None,
         })
     }
-    /// Sets whether this is the traced kernel's policy, to whose caches the recorded attributes apply.
+    /// Sets whether the policy belongs to the traced kernel, so that the recorded attributes of caches apply.
     #[must_use]
     pub fn as_traced(self, as_traced: bool) -> Self {
         Self { as_traced, ..self }
@@ -348,16 +348,16 @@ impl<'p, P: Policy> Model<'p, P> {
     pub fn cost_events(&self) -> &[CostEvent] {
         &self.cost_events
     }
-    /// Returns the object that was allocated although it was in use, if any.
+    /// Returns the object that was allocated a second time while in use, if any.
     #[cfg(feature = "course")]
     pub(crate) fn doubly_allocated_object(&self) -> Option<Object> {
         self.violation.as_ref().map(|(_, object)| *object)
     }
-    /// Returns the pages whose frames the last operation on a cache accessed.
-    pub(crate) fn touched(&self, cache: u32) -> &[u32] {
-        self.cache(cache).map_or(&[], |(slabs, _)| slabs.touched())
+    /// Returns the pages whose frame metadata the last operation on a cache accessed.
+    pub(crate) fn touched_pages(&self, cache: u32) -> &[u32] {
+        self.cache(cache).map_or(&[], |(slabs, _)| slabs.touched_pages())
     }
-    /// Notifies the policy of a cache that the last operation on the cache waited for a shared lock.
+    /// Notifies the policy of a cache that its last operation waited for a shared lock.
     pub(crate) fn contended(&mut self, cache: u32) {
         if let Some(cache) = &mut self.caches[cache as usize] {
             cache.policy.contended();
@@ -646,7 +646,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
         Some((
             path,
             if descriptions.is_empty() {
-                "this CPU's objects serve it, no lock is taken.".to_owned()
+                "this CPU's objects serve it, and no lock is taken.".to_owned()
             } else {
                 descriptions + "."
             },
@@ -669,7 +669,7 @@ impl<'p, P: Policy> Design for Model<'p, P> {
     }
 }
 
-/// Returns a model's cache for display, with the objects that layers hold and the free objects in owned slabs.
+/// Returns a model's cache for display, with the objects in its layers and the free objects in owned slabs.
 fn shown(
     cache: u32,
     all_slabs: &Slabs,
@@ -688,7 +688,7 @@ fn shown(
             slab_positions.insert(slab, slabs.len());
             let free = owners.get(&slab).copied().unwrap_or(b'.');
             let objects = (0..all_slabs.objects_of(slab))
-                .map(|index| if all_slabs.is_out(slab, index) { b'u' } else { free });
+                .map(|index| if all_slabs.is_allocated(slab, index) { b'u' } else { free });
             slabs.push((all_slabs.page(slab), name, objects.collect::<Vec<u8>>()));
         }
     }

@@ -4,7 +4,7 @@ use crate::design::Design;
 use crate::engine::{Engine, EngineError};
 use crate::step::{Step, What};
 use crate::stream::Action;
-use crate::told::{capital, pages, pages_text, slowest_level};
+use crate::told::{capitalized, pages, pages_text, slowest_level};
 use std::sync::Arc;
 use uslab_magazine::sync::{Mutex, Rank};
 use uslab_magazine::tracepoints::Observer;
@@ -43,7 +43,7 @@ struct Watch {
     cpu: u32,
     cache: Option<u32>,
     /// The steps that the shipping code reported. With the shipping design, the list has all steps; with a model, it
-    /// has only the steps of the page allocator.
+    /// has only the steps of the model's page allocator.
     did: Arc<Mutex<RecordedSteps>>,
     observer: Option<Observer>,
 }
@@ -79,8 +79,10 @@ impl Watch {
             None => {
                 let description = pages_text(&recorded_steps);
                 let is_object_operation = matches!(what, What::Alloc | What::Free { .. });
-                let text =
-                    format!("too large for a cache, so it is a block of pages. {}", capital(&description));
+                let text = format!(
+                    "too large for a cache, so it is a block of pages. {}",
+                    capitalized(&description)
+                );
                 (Some(slowest_level(&recorded_steps)), if is_object_operation { text } else { description })
             }
         };
@@ -102,7 +104,7 @@ pub(crate) fn sentence(what: What, cpu: u32, name: &str, description: &str) -> S
         What::Free { .. } => format!("CPU {cpu} frees an object of {name}: {description}"),
         What::Pass => {
             format!(
-                "CPU {cpu} frees an object of {name} whose allocation the trace hides: it is allocated and freed here."
+                "CPU {cpu} frees an object of {name} whose allocation has no event in the trace. The replay allocates the object and frees it."
             )
         }
         What::AllocPages { page, order } => {

@@ -1,4 +1,4 @@
-//! The pages of a model: the shipping page allocator, whose memory consists only of addresses.
+//! The pages of a model: the shipping page allocator, which manages addresses without memory.
 
 use crate::design::NoMemory;
 use crate::machine::{MachineError, page_config};
@@ -10,7 +10,8 @@ use uslab_magazine::on_cpu;
 /// The pages of a machine.
 ///
 /// # Invariants
-/// The addresses have no memory behind them. Therefore no code outside this crate has access to the allocator.
+/// The addresses have no memory behind them. Because of these addresses, no code outside this crate can access the page
+/// allocator.
 #[derive(Debug)]
 pub struct Pages(PageAllocator);
 
@@ -25,7 +26,7 @@ impl Pages {
     /// Creates the pages of a stream's machine.
     ///
     /// # Errors
-    /// Fails as [`new`](Self::new) does.
+    /// Fails in the same cases as [`new`](Self::new).
     pub fn of(stream: &Stream) -> Result<Self, MachineError> {
         Ok(Self(PageAllocator::new(page_config(stream.cpus, &stream.zones)?)?))
     }

@@ -23,14 +23,14 @@
 //! | `CPU shrink` | frees the empty slabs of all caches |
 //! | `# TEXT` | a mark |
 //!
-//! Each allocation and each free is one operation; an operation is one microsecond later than the operation before it.
+//! Each allocation and each free is one operation; consecutive operations are one microsecond apart.
 
 use crate::machine::MAX_MACHINE_MEMORY;
 use crate::stream::{Kind, Stream, Writer};
 use core::str::FromStr;
 use uslab_buddy::{MAX_ORDER, PAGE_SIZE, ZoneKind};
 
-/// The largest number of objects, and also of blocks, that a script may allocate.
+/// The largest number of objects that a script may allocate; also the largest number of blocks.
 const MAX_ALLOCATIONS: usize = 100_000;
 const MAX_CPUS: u32 = 64;
 
@@ -272,7 +272,7 @@ impl Script {
     }
 }
 
-/// Returns the address of a page that is in no other block.
+/// Returns the address of a page that is in no block yet.
 fn address(block: usize) -> u64 {
     (block as u64) << MAX_ORDER
 }

@@ -1,4 +1,4 @@
-//! Describes the slabs of a cache one by one, so that a page can draw them.
+//! Describes the slabs of a cache one by one, so that a web page can draw them.
 
 use crate::levels::{CacheLevels, Level};
 use serde::Serialize;
@@ -15,7 +15,7 @@ pub(crate) const MAX_SHOWN_SLABS: usize = 8192;
 pub struct ShownCache {
     /// The cache's number in the stream.
     pub cache: u32,
-    /// The levels of each CPU, in the order in which they serve.
+    /// For each CPU, its levels in the order in which they serve requests.
     pub cpus: Vec<Vec<Level>>,
     /// The levels that the CPUs of each node share.
     pub shared: Vec<Vec<Level>>,
@@ -23,7 +23,7 @@ pub struct ShownCache {
     pub slabs: Vec<ShownSlab>,
 }
 
-/// A slab, in the form that a page draws.
+/// A slab in the form that a web page draws.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ShownSlab {
@@ -33,8 +33,8 @@ pub struct ShownSlab {
     /// `empty`.
     pub list: &'static str,
     /// One character for each object. The character is `u` for an object in use, `.` for a free object in the slab, and
-    /// `d` for an object in a depot. The letters `a` to `z` and `A` to `Z` mean magazines of CPUs 0 to 51, and `+`
-    /// means a magazine of any later CPU. The letters `d` and `u` are skipped among `a` to `z`.
+    /// `d` for an object in a depot. Each letter `a` to `z` or `A` to `Z`, except `d` and `u`, means a magazine of one
+    /// of CPUs 0 to 49, and `+` means a magazine of any later CPU. The letters `d` and `u` have other meanings.
     pub objects: String,
 }
 

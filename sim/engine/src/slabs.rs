@@ -17,19 +17,19 @@ pub struct Object {
     pub index: u16,
 }
 
-/// The slabs of a cache, in lists. A slab is on exactly one list; a list is identified by its index in
-/// [`LISTS`](crate::Policy::LISTS) of the policy.
+/// The slabs of a cache, in lists. A slab is on exactly one list, identified by its index in the policy's
+/// [`LISTS`](crate::Policy::LISTS).
 ///
-/// All functions take constant time, except walks and functions that count all slabs.
+/// Every function takes constant time, except a walk or a count over all slabs.
 #[derive(Debug)]
 pub struct Slabs {
     geometry: Geometry,
     objects: u16,
     /// The order of a slab that is created when no block of the preferred order is free. If `None`, creating a slab
-    /// fails when no block of the preferred order is free.
+    /// fails if no block of the preferred order is free.
     fallback: Option<Order>,
     slabs: Vec<Slab>,
-    /// The numbers of freed slabs; new slabs reuse these numbers.
+    /// The numbers of freed slabs, which new slabs reuse.
     freed_numbers: Vec<u32>,
     lists: Box<[List]>,
     /// The number of allocated objects.
@@ -81,9 +81,9 @@ impl core::fmt::Display for Object {
 /// One of the two ends of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The end where the list's first slab is.
+    /// The front of the list, where its first slab is.
     Front,
-    /// The end where the list's last slab is.
+    /// The back of the list, where its last slab is.
     Back,
 }
 
@@ -118,7 +118,7 @@ impl Slabs {
     pub fn objects_of(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].objects
     }
-    /// Returns the number of pages in all slabs. The call counts as one inspection of each slab.
+    /// Returns the number of pages in all slabs. A call counts as one inspection of each slab.
     pub(crate) fn pages(&self) -> u64 {
         self.slabs.iter().filter(|slab| slab.list != FREED_LIST).map(|slab| 1_u64 << slab.order).sum()
     }
@@ -143,19 +143,19 @@ impl Slabs {
         self.slabs[slab as usize].page
     }
     /// Returns `true` if an object has left its slab.
-    pub fn is_out(&self, slab: u32, index: u16) -> bool {
+    pub fn is_allocated(&self, slab: u32, index: u16) -> bool {
         self.slabs[slab as usize].outside[usize::from(index) / 64] >> (index % 64) & 1 == 1
     }
-    /// Returns the number of free objects in a slab. The call counts as an inspection of the slab.
+    /// Returns the number of free objects in a slab. A call counts as an inspection of the slab.
     pub fn free(&self, slab: u32) -> u16 {
         self.look();
         self.slabs[slab as usize].free
     }
-    /// Returns the number of free objects in a slab, without counting an inspection of the slab.
+    /// Returns the number of free objects in a slab; unlike other queries, a call does not count as an inspection.
     pub(crate) fn free_without_inspection(&self, slab: u32) -> u16 {
         self.slabs[slab as usize].free
     }
-    /// Returns `true` if all objects of a slab are free. The call counts as an inspection of the slab.
+    /// Returns `true` if all objects of a slab are free. A call counts as an inspection of the slab.
     pub fn is_empty(&self, slab: u32) -> bool {
         self.free(slab) == self.objects_of(slab)
     }
@@ -171,7 +171,7 @@ impl Slabs {
     pub fn free_objects_on_list(&self, list: u8) -> u64 {
         self.lists[usize::from(list)].free
     }
-    /// Returns how many slabs are full, how many are partial, and how many are empty. The call counts as one inspection
+    /// Returns how many slabs are full, how many are partial, and how many are empty. A call counts as one inspection
     /// of each slab.
     pub fn slabs_by_fullness(&self) -> [u64; 3] {
         let live = self.slabs.iter().filter(|slab| slab.list != FREED_LIST);
@@ -185,8 +185,8 @@ impl Slabs {
     pub fn free_objects_in_all_slabs(&self) -> u64 {
         self.lists.iter().map(|list| list.free).sum()
     }
-    /// Returns how often slabs were moved or inspected; an inspection reads a slab's number of free objects, or visits
-    /// the slab in a [walk](Self::walk).
+    /// Returns the number of moves and inspections of slabs; an inspection reads a slab's number of free objects, or
+    /// visits the slab during an [iteration](Self::walk).
     pub fn inspections(&self) -> u64 {
         self.inspections.get()
     }
@@ -211,7 +211,7 @@ impl Slabs {
         })
     }
 
-    /// Moves a slab to an end of a list, which may be the slab's current list.
+    /// Moves a slab to an end of a list; the list may already contain the slab.
     pub fn relist(&mut self, slab: u32, list: u8, end: End) {
         self.look();
         self.unlink(slab);
@@ -356,10 +356,10 @@ impl Slabs {
             self.touched.push(page);
         }
     }
-    /// Returns the pages whose frames were accessed since the beginning of the operation. These frames belong to slabs
-    /// that gained or lost objects or moved on their lists, to the list neighbours of these slabs, to freed objects,
-    /// and to a created slab.
-    pub(crate) fn touched(&self) -> &[u32] {
+    /// Returns the pages whose frame metadata was accessed since the operation began. The frames belong to slabs that
+    /// gained or lost objects, to slabs that moved on a list and their list neighbours, to a created slab, and to the
+    /// pages of freed objects.
+    pub(crate) fn touched_pages(&self) -> &[u32] {
         &self.touched
     }
     pub(crate) fn begin(&mut self) {
@@ -428,21 +428,21 @@ impl Slabs {
             }
         }
         let lost_objects: u64 = outside_bits.iter().flatten().map(|bits| u64::from(bits.count_ones())).sum();
-        error("objects in no place", lost_objects, 0)?;
+        error("objects that are neither in a slab, in use nor cached", lost_objects, 0)?;
         let mut listed_objects = 0;
         for (number, list) in self.lists.iter().enumerate() {
             let (mut len, mut free) = (0, 0);
             for slab in self.linked(number as u8) {
                 let slab_entry = &self.slabs[slab as usize];
-                error("the list of a slab", slab_entry.list.into(), number as u64)?;
+                error("number of the list that a slab names", slab_entry.list.into(), number as u64)?;
                 len += 1;
                 free += u64::from(slab_entry.free);
             }
-            error("slabs of a list", len, list.len as u64)?;
-            error("free objects of a list", free, list.free)?;
+            error("number of slabs in a list", len, list.len as u64)?;
+            error("number of free objects in a list's slabs", free, list.free)?;
             listed_objects += len;
         }
-        error("slabs of all lists", listed_objects, self.count())
+        error("number of slabs in all lists", listed_objects, self.count())
     }
 }
 

@@ -51,8 +51,8 @@ pub enum What {
     Nothing,
 }
 
-/// A step: an operation, or a part of an operation. Most operations have one step; the free of a block in several
-/// pieces has several steps.
+/// A step: an operation, or a part of an operation. Most operations have one step; a free of a block in several pieces
+/// has several steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Step {
@@ -63,16 +63,16 @@ pub struct Step {
     pub cpu: u32,
     /// The cache's number in the stream.
     pub cache: Option<u32>,
-    /// The first page of the object's slab, and the object's index in the slab.
+    /// The location of the object: the first page of its slab, and its index in the slab.
     pub object: Option<(u32, u16)>,
-    /// The level that served the step. The level is `None` if the step did nothing.
+    /// The level that served the step. The level is `None` if the step had no effect.
     #[serde(serialize_with = "name")]
     #[cfg_attr(test, ts(type = "Path | null"))]
     pub path: Option<Path>,
     /// A sentence that describes the step.
     pub sentence: String,
-    /// The events that the shipping code reported. For the shipping design, these are all events; for a model, only the
-    /// events of its page allocator.
+    /// The events that the shipping code reported. For the shipping design, the list has all events; for a model, only
+    /// the events of its page allocator.
     pub did: Vec<String>,
 }
 

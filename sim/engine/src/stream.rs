@@ -2,12 +2,11 @@
 //! page contains a stream.
 //!
 //! A stream does not keep the trace's addresses. A stream identifies an object by its *age*: the number of allocations
-//! that happened after the object's allocation. Blocks of pages are also identified by their age. The writer resolves
-//! caches, hidden allocations, and blocks that are freed in several pieces. Reading a stream is therefore a loop that
-//! needs no table of addresses.
+//! since the object was allocated. Blocks of pages are also identified by their age. The writer resolves caches, hidden
+//! allocations, and frees of blocks in several pieces. A stream can therefore be read in a loop that needs no table of
+//! addresses.
 //!
-//! Numbers are LEB128 varints, unless the description says otherwise. A text is stored as its length, followed by its
-//! bytes in UTF-8.
+//! Numbers are LEB128 varints, unless stated otherwise. A text is stored as its length, followed by its bytes in UTF-8.
 //!
 //! ```text
 //! "uslabops" | version | title | linux | cpus | operations | nanoseconds a tick
@@ -99,7 +98,7 @@ pub enum Action {
     },
     /// Frees an object.
     Free {
-        /// The number of allocations that happened after the object's allocation.
+        /// The number of allocations since the object was allocated.
         age: u64,
     },
     /// Allocates an object and frees it immediately, because the trace shows only the free.
@@ -118,16 +117,16 @@ pub enum Action {
     },
     /// Frees a block of pages.
     FreePages {
-        /// The number of blocks that were allocated after the block's own allocation.
+        /// The number of blocks that were allocated since this block was allocated.
         age: u64,
     },
     /// Splits a block into blocks of a smaller order; the block with the lowest address counts as allocated first.
     SplitPages {
-        /// The number of blocks that were allocated after the block's own allocation.
+        /// The number of blocks that were allocated since this block was allocated.
         age: u64,
         /// The order of the resulting blocks.
         order: u8,
-        /// The number of halvings; `halvings` halvings split a block into `2^halvings` blocks.
+        /// The number of halvings; halving a block `halvings` times gives `2^halvings` blocks.
         halvings: u8,
     },
     /// Shrinks caches.
@@ -145,7 +144,7 @@ pub enum Action {
         used: u32,
         /// The number of free objects.
         free: u32,
-        /// `true` if the slab belongs to the CPU.
+        /// `true` if the CPU owns the slab.
         owned: bool,
     },
 }
@@ -179,7 +178,7 @@ pub struct CacheInfo {
 }
 
 impl CacheInfo {
-    /// Creates a cache that exists from the first operation of the stream on.
+    /// Creates a cache that exists from the first operation of the stream.
     pub fn new(name: impl Into<String>, kind: Kind, size: u32) -> Self {
         Self { name: name.into(), kind, size, sheaf_capacity: None, from: 0 }
     }
@@ -200,7 +199,7 @@ pub struct Mark {
 pub struct Stream {
     /// The title of the recording.
     pub title: String,
-    /// The design of the traced kernel, in the form of `--design`; the text is empty if the kernel is unknown.
+    /// The design of the traced kernel, in the form of `--design`; empty if the kernel is unknown.
     pub linux: String,
     /// The number of CPUs of the traced machine.
     pub cpus: u32,
@@ -208,8 +207,8 @@ pub struct Stream {
     pub operations: u64,
     /// The unit of recorded times, in nanoseconds.
     pub tick_ns: u64,
-    /// The zones of the traced machine, each with its number of pages. If the list is empty, the simulated machine has
-    /// one zone, which contains all of its memory.
+    /// The zones of the traced machine, each with its number of pages. If the list of zones is empty, the simulated
+    /// machine has one zone with all of its memory.
     pub zones: Vec<(ZoneKind, u32)>,
     /// The caches of the stream, by number.
     pub caches: Vec<CacheInfo>,
@@ -225,13 +224,13 @@ pub enum StreamError {
     #[error("not a stream of operations")]
     Other,
     /// The stream has another version.
-    #[error("a stream of version {0}: expected {VERSION}")]
+    #[error("the stream has version {0}; expected version {VERSION}")]
     Version(u64),
     /// The stream ends too early, or contains an invalid number or text.
-    #[error("the stream is damaged: truncated or changed")]
+    #[error("the stream is damaged: it was truncated or changed")]
     Damaged,
-    /// The caller requested a stream on 0 CPUs.
-    #[error("a stream on 0 CPUs: expected at least 1")]
+    /// The caller requested a stream for a machine with 0 CPUs.
+    #[error("the stream has 0 CPUs; expected at least 1")]
     NoCpu,
 }
 
@@ -368,8 +367,8 @@ impl Stream {
         Some(parsed)
     }
 
-    /// Returns this stream, changed to another number of CPUs. The operations of CPU `n` move to the CPU with the
-    /// number `n` modulo `cpus`; additional CPUs stay idle.
+    /// Returns this stream, changed for a machine with another number of CPUs. The operations of CPU `n` move to CPU
+    /// `n` modulo `cpus`; additional CPUs stay idle.
     ///
     /// # Errors
     /// Fails if `cpus` is 0, or if the stream is damaged.
@@ -413,10 +412,10 @@ impl Reader {
         self.cpu
     }
     /// Returns the constraints that the caller set on the last action.
-    pub fn manner(&self) -> CallMode {
+    pub fn call_mode(&self) -> CallMode {
         self.manner
     }
-    /// Returns the time in nanoseconds from the first operation to the operation that was read last.
+    /// Returns the time in nanoseconds from the first operation to the last operation that was read.
     pub fn time_ns(&self, stream: &Stream) -> u64 {
         self.time.saturating_mul(stream.tick_ns)
     }
@@ -530,8 +529,8 @@ impl Writer {
         }
     }
     /// Adds a slab that existed before the stream; the slab has `free` free objects. The objects in use are at the
-    /// addresses in `used`; `others` more objects in use have no known address. If `owned` is true, the slab belongs to
-    /// the CPU.
+    /// addresses in `used`; `others` more objects in use have no known address. If `owned` is true, the CPU owns the
+    /// slab.
     ///
     /// # Panics
     /// Panics if the stream does not have the cache.
@@ -543,7 +542,7 @@ impl Writer {
         self.objects.extend(used.iter().copied().zip(self.born..));
         self.born += used.len() as u64 + u64::from(others);
     }
-    /// Sets the constraints that the caller puts on the next action, which must be an allocation or a free.
+    /// Sets the caller's constraints on the next action, which must be an allocation or a free.
     pub fn allow(&mut self, manner: CallMode) {
         self.manner = manner;
     }
@@ -584,8 +583,8 @@ impl Writer {
         }
     }
 
-    /// Allocates an object of the cache `cache` at the address `ptr`. If an object is already at this address, the
-    /// object is freed first.
+    /// Allocates an object of the cache `cache` at the address `ptr`. If an object is already at the address `ptr`, it
+    /// is freed first.
     ///
     /// # Panics
     /// Panics if the stream does not have the cache.
@@ -614,8 +613,8 @@ impl Writer {
     pub fn pass(&mut self, cpu: u32, cache: u32, bytes: u64) {
         self.of_cache(Code::Pass, cpu, cache, bytes);
     }
-    /// Allocates a block of `2^order` pages at the page number `pfn`. Known blocks in this range of pages are freed
-    /// first.
+    /// Allocates a block of `2^order` pages at the page number `pfn`. Known blocks that overlap this range of pages are
+    /// freed first.
     pub fn alloc_pages(&mut self, cpu: u32, pfn: u64, order: u8, migratetype: u8) {
         self.code(Code::AllocPages, cpu);
         self.stream.columns[Column::Shape as usize].push(order | migratetype.min(3) << 4);
@@ -625,7 +624,7 @@ impl Writer {
         self.blocks.insert(pfn, (number, order));
     }
     /// Frees the known blocks in the `2^order` pages that begin at the page number `pfn`. A larger block that contains
-    /// these pages is split first; smaller blocks are freed one by one.
+    /// the freed pages is split first; smaller blocks are freed one by one.
     pub fn free_pages(&mut self, cpu: u32, pfn: u64, order: u8) {
         if self.blocks.get(&pfn).is_some_and(|(_, block_order)| *block_order == order) {
             self.free_block(cpu, pfn);
@@ -796,7 +795,10 @@ mod tests {
         assert_eq!(Stream::read(b"# tracer: nop"), Err(StreamError::Other));
         let mut newer = bytes.clone();
         newer[MAGIC.len()] = 5;
-        assert_eq!(Stream::read(&newer).unwrap_err().to_string(), "a stream of version 5: expected 4");
+        assert_eq!(
+            Stream::read(&newer).unwrap_err().to_string(),
+            "the stream has version 5; expected version 4"
+        );
         for len in MAGIC.len()..bytes.len() {
             assert_eq!(Stream::read(&bytes[..len]), Err(StreamError::Damaged), "the first {len} bytes");
         }

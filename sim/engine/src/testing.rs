@@ -1,8 +1,8 @@
-//! Helpers for tests of a [`Policy`], available with the feature `testing`. The helpers run scripts whose results were
-//! worked out by hand, and compare the policy with a [`Shadow`] of its rules on random streams. Each step of a test
-//! also checks that no object is lost or has two owners.
+//! Helpers for tests of a [`Policy`], available with the feature `testing`. The test helpers run scripts with known
+//! results, and compare the policy with a [`Shadow`] of its rules on random streams. Each step of a test also checks
+//! that no object is lost or has two owners.
 //!
-//! All helper functions panic if an invariant does not hold.
+//! All test helpers panic if an invariant does not hold.
 
 use crate::design::{At, CallMode, Design};
 use crate::model::{CostEvent, Model, ModelObject, Policy};
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const CPUS: u32 = 3;
 
 thread_local! {
-    /// All tests share one page allocator, because a model frees its pages when it is dropped.
+    /// All tests share one page allocator; a model returns its pages when it is dropped.
     static PAGES: Pages = Pages::new(CPUS).expect("a machine without memory must start");
 }
 
@@ -50,7 +50,7 @@ impl<P: Policy> Script<'_, P> {
         }
         self.check();
     }
-    /// Allocates `n` objects as [`alloc`](Self::alloc) does, but with requests that may not block.
+    /// Allocates `n` objects as [`alloc`](Self::alloc) does, but with non-blocking requests.
     pub fn alloc_without_blocking(&mut self, cpu: u32, n: usize) {
         for _ in 0..n {
             let at = At { manner: CallMode::NonBlocking, ..self.at(cpu) };
@@ -121,7 +121,7 @@ impl<P: Policy> Script<'_, P> {
         let Object { slab, index, .. } = self.object(number);
         (self.model.cache(0).expect("the cache must have slabs").0.born(slab), index)
     }
-    /// Returns the number of slabs that were created before the object's slab.
+    /// Returns the number of slabs that were created before the slab of the object.
     pub fn slab_of(&self, number: usize) -> u64 {
         self.place(number).0
     }
@@ -176,7 +176,7 @@ impl Free {
     }
 }
 
-/// The location of an object: the number of slabs created before the object's slab, and the object's index in the slab.
+/// The location of an object: the number of slabs created before its slab, and its index in the slab.
 pub type ObjectPlace = (u64, u16);
 
 /// A literal implementation of a policy's rules; every object and every list is a separate value.
@@ -220,7 +220,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Runs a model and its shadow on the same random steps, and compares their slabs, objects and counts after every step.
-/// After all objects have been freed and the cache has been shrunk, no slab may exist.
+/// No slab may exist after all objects have been freed and the cache has been shrunk.
 ///
 /// # Errors
 /// Fails if the model and its shadow differ.

@@ -31,19 +31,19 @@ pub(crate) fn pages_text(steps: &[Step]) -> String {
         _ if decommitted > 0 => {
             format!("the zone returns {} of memory to the system.", kib(decommitted * 4))
         }
-        Path::Cpu => "this CPU's pages serve it, no lock is taken.".to_owned(),
+        Path::Cpu => "this CPU's free pages serve it, and no lock is taken.".to_owned(),
         Path::Depot => {
             "a magazine of this CPU's pages is exchanged with the depot, under the depot's lock.".to_owned()
         }
         _ if !by_magazine => "the zone's free lists serve it, under the zone's lock.".to_owned(),
         _ => format!(
-            "a magazine of this CPU's pages is exchanged with the zone: {} pages in one lock hold.",
+            "a magazine of this CPU's pages is exchanged with the zone: {} pages under one hold of the zone's lock.",
             steps.iter().map(moved_pages).sum::<u64>()
         ),
     }
 }
 
-/// Describes how an object of the shipping design was allocated or freed: returns the level that served the operation,
+/// Describes how an object of the shipping design was allocated or freed; returns the level that served the operation,
 /// and the reason. The argument `order` is the order of the cache's slabs.
 pub(crate) fn describe(steps: &[Step], order: u8, freeing: bool, stack: Option<Level>) -> (Path, String) {
     use Step::{
@@ -77,7 +77,7 @@ pub(crate) fn describe(steps: &[Step], order: u8, freeing: bool, stack: Option<L
         "the stack and the depot are empty, so it comes from a slab, under the node's lock.".to_owned()
     } else if taken_objects > 0 {
         format!(
-            "the stack and the depot are empty, so {taken_objects} come from slabs, under the node's lock: one is allocated, and the stack keeps the rest."
+            "the stack and the depot are empty, so {taken_objects} objects come from slabs, under the node's lock: one is allocated, and the stack keeps the rest."
         )
     } else if steps.contains(&DepotGiven) || path == Path::Depot && freeing {
         "its stack is full, so a magazine moves to the depot, under the depot's lock.".to_owned()
@@ -101,13 +101,13 @@ fn cpu_text(freeing: bool, stack: Option<Level>, path: Path) -> String {
     match (freeing, objects) {
         (false, 0) => format!("its stack allocates its last object{no_lock}."),
         (false, _) => format!(
-            "its stack allocates one object and keeps {} of at most {}{no_lock}.",
+            "its stack allocates one object, and keeps {} of at most {} objects{no_lock}.",
             grouped(objects),
             grouped(room)
         ),
         (true, _) => {
             format!(
-                "its stack keeps the object, and has {} of at most {}{no_lock}.",
+                "its stack keeps the object, and now has {} of at most {} objects{no_lock}.",
                 grouped(objects),
                 grouped(room)
             )
@@ -122,7 +122,7 @@ pub(crate) fn pages(order: u8) -> String {
     }
 }
 
-/// Formats `1234567` as `1,234,567`.
+/// Formats a number with commas, such as `1234567` as `1,234,567`.
 pub(crate) fn grouped(n: impl Into<u64>) -> String {
     let n: u64 = n.into();
     match n / 1000 {
@@ -135,7 +135,7 @@ fn kib(kib: u64) -> String {
     if kib >= 1024 && kib.is_multiple_of(1024) { format!("{} MiB", kib / 1024) } else { format!("{kib} KiB") }
 }
 
-pub(crate) fn capital(text: &str) -> String {
+pub(crate) fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }

@@ -1,5 +1,5 @@
-//! Writes the TypeScript types of the JSON that web pages read. The files are `sim/web/src/views.ts`, `scenes.ts` for
-//! the lab's demos, `course.ts` for the course, and `scale/outcome.ts` for a run in virtual time.
+//! Writes the TypeScript types of the JSON that web pages read. The generated files are `sim/web/src/views.ts`,
+//! `scenes.ts` (the lab's demos), `course.ts`, and `scale/outcome.ts` (a run in virtual time).
 
 use crate::clock::{self, Film, LockCounts, LockHold, LockKind, Outcome, Price, Profile, TimedOperation};
 use crate::course::{Answer, Code, Expects, Failure, Lab, Question, Sheet, Strip, Work};

@@ -26,7 +26,7 @@ pub enum Until {
         /// The cache's number.
         cache: u32,
     },
-    /// An operation on the cache needed more than the CPU's own layer.
+    /// The CPU's own layer could not serve an operation on the cache.
     Miss {
         /// The cache's number.
         cache: u32,
@@ -54,8 +54,8 @@ pub struct Found {
     pub cpu: u32,
     /// `true` if the last operation allocated or freed the object itself.
     pub touched: bool,
-    /// The new holder of the object, as a character of [`ShownSlab::objects`](crate::view::ShownSlab::objects). `None`
-    /// if the object's slab was freed.
+    /// The new holder of the object, as a character of [`ShownSlab::objects`](crate::view::ShownSlab::objects). The
+    /// value is `None` if the object's slab was freed.
     pub holder: Option<char>,
 }
 
@@ -77,7 +77,8 @@ impl<D: Design> Engine<'_, D> {
                     {
                         let before = engine.design.paths();
                         engine.act(action)?;
-                        missed |= slow(&engine.design.paths()) > slow(&before);
+                        missed |=
+                            slow_operation_count(&engine.design.paths()) > slow_operation_count(&before);
                     }
                     Until::Object { cache, page, index } => {
                         engine.act(action)?;
@@ -116,7 +117,7 @@ impl<D: Design> Engine<'_, D> {
         Ok(None)
     }
 
-    /// Returns the counts on which the condition depends. The condition cannot be met while all these counts stay the
+    /// Returns the counts on which the condition depends. The condition cannot be met while all of its counts stay the
     /// same.
     fn watched(&self, until: &Until) -> [u64; 3] {
         match *until {
@@ -141,7 +142,7 @@ impl<D: Design> Engine<'_, D> {
                     _ => [
                         slabs,
                         counts.used + counts.in_magazines,
-                        counts.in_depot | slow(&self.design.paths()) << 32,
+                        counts.in_depot | slow_operation_count(&self.design.paths()) << 32,
                     ],
                 }
             }
@@ -157,8 +158,8 @@ impl<D: Design> Engine<'_, D> {
     }
 }
 
-/// Returns the number of operations that needed more than the layer of their CPU.
-fn slow(paths: &Paths) -> u64 {
+/// Returns the number of operations that the CPU's own layer could not serve.
+fn slow_operation_count(paths: &Paths) -> u64 {
     paths.operations() - paths.of(Path::Cpu)
 }
 
@@ -171,7 +172,7 @@ pub(crate) mod tests {
     use crate::{Stream, Writer};
     use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-    /// A test stream with some pages, and with two caches on two CPUs that are filled and emptied three times.
+    /// A test stream with some pages and two caches; two CPUs fill and empty the caches three times.
     pub(crate) fn stream() -> Stream {
         let mut random = SmallRng::seed_from_u64(1);
         let mut writer = Writer::new("a trace".to_owned(), 2);

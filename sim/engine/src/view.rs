@@ -1,4 +1,4 @@
-//! The state of a machine that a page draws, as JSON.
+//! The state of a machine that a web page draws, as JSON.
 
 use crate::design::{CacheCounts, Design};
 use crate::engine::Engine;
@@ -15,15 +15,15 @@ use uslab_buddy::{Kind, Order};
 pub struct View {
     /// The number of operations so far.
     pub operation: u64,
-    /// The trace's time in nanoseconds, counted from its first operation.
+    /// The time in the trace, in nanoseconds since its first operation.
     pub time_ns: u64,
     /// The steps of the last operation.
     pub steps: Vec<Step>,
     /// The number of allocations that have failed so far.
     pub failed: u64,
-    /// The caches that have been used so far, indexed by their number in the stream.
+    /// The caches that the stream has used so far, indexed by number.
     pub caches: Vec<SeenCache>,
-    /// The caches that the page requested, slab by slab.
+    /// The caches that the web page requested, slab by slab.
     pub shown: Vec<ShownCache>,
     /// The state of the machine's pages.
     pub pages: Pages,
@@ -111,8 +111,8 @@ pub enum PageKind {
 pub const SUMS: usize = 8;
 
 impl<D: Design> Engine<'_, D> {
-    /// Returns the state after the last operation; `steps` are the steps of this operation. The caches whose numbers
-    /// are in `shown` are included slab by slab.
+    /// Returns the state after the last operation; `steps` are the steps of this operation. The view describes the
+    /// caches whose numbers are in `shown` slab by slab.
     pub fn view(&self, steps: Vec<Step>, shown: &[u32]) -> View {
         let cache_view = |cache: u32| SeenCache {
             name: self.stream.caches[cache as usize].name.clone(),
@@ -157,9 +157,9 @@ impl<D: Design> Engine<'_, D> {
     }
 
     /// Writes the current values of a time line to `buffer`. The first [`SUMS`] values are sums: objects in use,
-    /// objects in magazines and depots, free objects in slabs, slabs, and operations that a depot, a slab, the pages
-    /// and the system served. After the sums, three values follow for each cache of the stream, including caches not
-    /// used so far: objects in use, objects in magazines and depots, and operations.
+    /// objects in magazines and depots, free objects in slabs, slabs, and operations served by a depot, a slab, the
+    /// pages and the system. After the sums, each cache of the stream has three values, even if it is not used yet:
+    /// objects in use, objects in magazines and depots, and operations.
     pub fn sample(&self, buffer: &mut Vec<f64>) {
         buffer.clear();
         buffer.resize(SUMS + 3 * self.stream.caches.len(), 0.0);

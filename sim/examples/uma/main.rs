@@ -2,9 +2,9 @@
 //! --design uma,slub`.
 //!
 //! A zone gives each CPU two buckets: the CPU allocates from one bucket and frees to the other. A CPU exchanges buckets
-//! with the zone; if the zone has no full bucket, the CPU fills a bucket from slabs. The design follows uma(9) and the
-//! published description of the zone allocator. The design has one domain and no reserve, and its buckets do not grow
-//! by contention.
+//! with the zone; if the zone has no full bucket, the CPU fills one from slabs. The design follows uma(9) and the
+//! published description of the zone allocator. The design has one domain and no reserve, and contention does not make
+//! its buckets larger.
 
 use serde::Deserialize;
 use std::mem::{swap, take};
@@ -14,7 +14,7 @@ const PARTIAL: u8 = 0;
 const FREE: u8 = 1;
 const FULL: u8 = 2;
 
-/// The settings under `vm.uma`.
+/// The options under FreeBSD's `vm.uma`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Knobs {

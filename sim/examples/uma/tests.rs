@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use uslab_engine::testing::{CPUS, Free, ObjectPlace, Script, Shadow, agrees, script, steps};
 
-/// Four objects of 8,192 bytes fill a slab, and two objects fill a bucket.
+/// In this test, four objects of 8,192 bytes fill a slab, and two objects fill a bucket.
 fn play(play: impl FnOnce(&mut Script<'_, UmaModel>)) {
     script(8192, Knobs { bucket_size: Some(2) }, |script: &mut Script<'_, UmaModel>| {
         assert_eq!(script.per_slab(), 4);
@@ -24,7 +24,7 @@ fn bucket_objects_are_allocated_in_lifo_order() {
 }
 
 #[test]
-fn frees_fill_the_allocation_bucket_before_the_free_bucket() {
+fn freed_objects_fill_the_allocation_bucket_before_the_free_bucket() {
     play(|script| {
         script.alloc(0, 4);
         let places = [3, 0, 1, 2].map(|number| script.place(number));
@@ -96,7 +96,7 @@ fn bucket_capacity_falls_with_object_size() {
 /// A literal implementation of the rules.
 struct Rules {
     free: Free,
-    /// Slabs with used and free objects, and slabs with only free objects; the slab that serves next is first.
+    /// Slabs with free objects, both partly used and empty; the slab that serves next is first.
     partial: Vec<u64>,
     unused: Vec<u64>,
     entries: usize,
@@ -170,7 +170,7 @@ impl Shadow for Rules {
 
 proptest! {
     #[test]
-    fn model_follows_its_rules(steps in steps(), size in 400..5000_u32, entries in 1..9_usize) {
+    fn uma_model_follows_its_rules(steps in steps(), size in 400..5000_u32, entries in 1..9_usize) {
         agrees::<UmaModel>(size, Knobs { bucket_size: Some(entries) }, steps, |per_slab| {
             let buckets = || vec![vec![]; CPUS as usize];
             Box::new(Rules {

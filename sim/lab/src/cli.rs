@@ -42,7 +42,7 @@ pub struct Args {
     /// Write tables and pictures as CSV, one line per value: to FILE, or to standard output if FILE is `-` or omitted.
     #[arg(long, global = true, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     csv: Option<PathBuf>,
-    /// Write a self-contained page with tables and pictures.
+    /// Write a self-contained web page with tables and pictures.
     #[arg(long, global = true, value_name = "FILE")]
     html: Option<PathBuf>,
 }

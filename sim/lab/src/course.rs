@@ -10,33 +10,33 @@ use core::fmt;
 use uslab_magazine::sync::{Mutex, MutexGuard, Rank};
 
 uslab_magazine::sync::thread_local! {
-    static VISITS: core::cell::Cell<u64> = core::cell::Cell::new(0);
+    static VISIT_COUNT: core::cell::Cell<u64> = core::cell::Cell::new(0);
 }
 
 /// A callback that [`Layer::each_magazine`] calls with each magazine.
 pub type See<'s, T> = &'s mut dyn FnMut(Option<usize>, &'static str, &[T]);
 
-/// A magazine layer for rounds of type `T`. The caller of the layer provides the slab layer below it.
+/// A magazine layer for rounds of type `T`. The caller provides the slab layer below the magazine layer.
 ///
-/// Any number of threads call the layer concurrently, and several of them may be on one CPU.
+/// Any number of threads call the layer concurrently, and several of them may run on one CPU.
 pub trait Layer<T>: fmt::Debug + Send + Sync {
     /// Creates an empty layer for `cpus` CPUs, with magazines of `rounds` rounds.
     fn new(cpus: usize, rounds: usize) -> Self;
-    /// Allocates a round; the caller runs on CPU `cpu`. Returns `None` if neither the CPU nor the depot has a round, so
-    /// that the caller must use the slab layer.
+    /// Allocates a round; the caller runs on CPU `cpu`. Returns `None` if neither the CPU nor the depot has a round;
+    /// the caller must then use the slab layer.
     fn alloc(&self, cpu: usize) -> Option<T>;
     /// Frees a round; the caller runs on CPU `cpu`. A free always succeeds, because the depot takes any number of
     /// magazines.
     fn free(&self, cpu: usize, round: T);
     /// Removes and returns all rounds of the layer.
     fn drain(&self) -> Vec<T>;
-    /// Calls `see` for each magazine that contains rounds, with its CPU (`None` for the depot), its name, and its
-    /// rounds.
+    /// Calls `see` for each magazine that contains rounds; the arguments are its CPU (`None` for the depot), its name,
+    /// and its rounds.
     fn each_magazine(&self, see: See<'_, T>);
 }
 
-/// The state of one CPU, protected by a lock. A thread that holds a CPU's lock may lock the depot. Debug builds and
-/// models panic if a thread locks a CPU while it holds the depot's lock.
+/// The state of one CPU, protected by a lock. A thread that holds a CPU's lock may lock the depot. In debug builds and
+/// models, a thread panics if it locks a CPU while it holds the depot's lock.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct PerCpu<T>(Mutex<T>);
@@ -63,14 +63,14 @@ impl<T> Shared<T> {
     }
     /// Waits for the depot's lock, and counts a visit.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        VISITS.with(|visits| visits.set(visits.get() + 1));
+        VISIT_COUNT.with(|visits| visits.set(visits.get() + 1));
         self.0.lock()
     }
 }
 
-/// Returns how often the calling thread has locked a [`Shared`].
+/// Returns the number of times that the calling thread has locked a [`Shared`].
 pub fn visits() -> u64 {
-    VISITS.with(core::cell::Cell::get)
+    VISIT_COUNT.with(core::cell::Cell::get)
 }
 
 /// Checks a layer in every interleaving with at most two pre-emptions. The models cover two threads on one CPU, rounds
@@ -78,8 +78,8 @@ pub fn visits() -> u64 {
 /// rounds.
 ///
 /// # Panics
-/// Panics if a round has two owners or no owner, if a magazine exceeds its capacity, or if the layer takes locks in the
-/// wrong order or not at all. A failed model prints the counterexample trace, and writes it to the file that the
+/// Panics if a round has two owners or no owner, if a magazine exceeds its capacity, or if the layer takes its locks in
+/// the wrong order or not at all. A failed model prints the counterexample trace, and writes it to the file that the
 /// variable `STORY_JSON` names.
 #[cfg(loom)]
 pub fn models<L: Layer<usize> + 'static>() {
@@ -103,7 +103,7 @@ pub fn models<L: Layer<usize> + 'static>() {
         rounds
     }
     /// A layer under test, and the rounds that it should have. `first` is a pair: the CPU on which the initial rounds
-    /// are freed, and the number of these rounds.
+    /// are freed, and the number of rounds.
     struct World<L> {
         name: &'static str,
         first: (usize, usize),

@@ -1,8 +1,7 @@
 //! The end of a command: its exit code, and its messages on standard error.
 //!
-//! The exit code is 0 for success, 1 if a check failed (a conservation invariant, or a requested comparison),
-//! and 2 for wrong usage or input. Data is written to standard output; progress and messages are written to
-//! standard error.
+//! The exit code is 0 for success, 1 if a check failed (an invariant or a requested comparison), and 2 for wrong usage
+//! or input. Data is written to standard output; progress and messages are written to standard error.
 
 use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};

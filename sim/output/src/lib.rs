@@ -30,7 +30,7 @@ pub fn text(table: &Table) -> String {
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Formats `1234567` as `1,234,567`.
+/// Formats a number with commas, such as `1234567` as `1,234,567`.
 pub fn grouped(n: u64) -> String {
     HumanCount(n).to_string()
 }
@@ -71,7 +71,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 }
 
 /// Returns a word for use in a shell command, quoted if the shell requires quotes.
-pub fn quoted(word: &str) -> String {
+pub fn shell_quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,%+@".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
@@ -158,10 +158,10 @@ mod tests {
 
     #[test]
     fn shell_words_are_quoted_when_needed() {
-        assert_eq!(quoted("/a/b-1.toml"), "/a/b-1.toml");
-        assert_eq!(quoted("a b"), "'a b'");
-        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
-        assert_eq!(quoted(""), "''");
+        assert_eq!(shell_quoted("/a/b-1.toml"), "/a/b-1.toml");
+        assert_eq!(shell_quoted("a b"), "'a b'");
+        assert_eq!(shell_quoted("it's $HOME"), r"'it'\''s $HOME'");
+        assert_eq!(shell_quoted(""), "''");
     }
     #[test]
     fn digits_are_grouped_by_thousands() {

@@ -1,5 +1,4 @@
-//! The destination of a report: a file that is written completely or not at all, a stream, or standard
-//! output.
+//! The destination of a report: a file that is written completely or not at all, a stream, or standard output.
 
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -48,14 +47,14 @@ impl Form {
     fn marks(self) -> (&'static [&'static str], &'static str) {
         match self {
             // A bracket alone does not identify JSON, because option files and logs may begin with a bracket.
-            Self::Json => (&["{", "[\n", "[]"], "no JSON"),
-            Self::Csv => (&["part,"], "no table of the lab"),
-            Self::Curves => (&["workload,"], "no table of `uslab scale`"),
-            Self::Series => (&["operation,"], "no series of a replay"),
-            Self::Rows => (&["item,"], "no table of a sweep"),
-            Self::Html => (&["<!DOCTYPE html>"], "no page"),
-            Self::Svg => (&["<svg"], "no picture"),
-            Self::Operations => (&["uslabops"], "no converted trace"),
+            Self::Json => (&["{", "[\n", "[]"], "not JSON"),
+            Self::Csv => (&["part,"], "not a table of the lab"),
+            Self::Curves => (&["workload,"], "not a table of `uslab scale`"),
+            Self::Series => (&["operation,"], "not a series of a replay"),
+            Self::Rows => (&["item,"], "not a table of a sweep"),
+            Self::Html => (&["<!DOCTYPE html>"], "not a web page"),
+            Self::Svg => (&["<svg"], "not a picture"),
+            Self::Operations => (&["uslabops"], "not a converted trace"),
         }
     }
 }
@@ -128,7 +127,7 @@ impl Place {
         matches!(self.target, Target::Stdout)
     }
 
-    /// Returns `true` if both destinations are the same file, even under two names.
+    /// Returns `true` if both destinations are the same file, even if it has two names.
     pub fn is_same_as(&self, other: &Self) -> bool {
         match (&self.target, &other.target) {
             (Target::Stdout, Target::Stdout) => true,
@@ -164,7 +163,7 @@ impl Place {
     /// Writes the report as JSON.
     ///
     /// # Errors
-    /// Fails for the same reasons as [`write_all`].
+    /// Fails in the same cases as [`write_all`].
     pub fn json(self, report: &impl Serialize) -> anyhow::Result<()> {
         write_all([(self, json_text(report)?)])
     }
@@ -202,7 +201,7 @@ pub fn say(text: &str) -> anyhow::Result<()> {
 /// standard output.
 ///
 /// # Errors
-/// Fails for the same reasons as [`write_all`] and [`say`].
+/// Fails in the same cases as [`write_all`] and [`say`].
 pub fn tell(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow::Result<()> {
     let to_stdout = json.as_ref().is_some_and(Place::is_stdout);
     json.map(|json| json.json(report)).transpose()?;
@@ -210,9 +209,9 @@ pub fn tell(report: &impl Serialize, text: &str, json: Option<Place>) -> anyhow:
 }
 
 /// Writes either all reports or no report. Files are first written under temporary names in the folders of
-/// their destinations. Files are renamed after every step that can fail has succeeded. Devices and pipes are
-/// written before files are renamed, because output to a device or a pipe cannot be undone. A pipe that its
-/// reader has closed is reported only after all files are written.
+/// their destinations. Files are renamed only after every step that can fail has succeeded. Devices and pipes are
+/// written before files are renamed, because their output cannot be undone. If a pipe's reader has closed it, the error
+/// is reported only after all files are written.
 ///
 /// # Errors
 /// Fails if a destination cannot be written.
@@ -270,10 +269,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.txt");
         std::fs::write(&trace, "# tracer: nop\n").unwrap();
-        assert!(Place::open(Form::Json, &trace).unwrap_err().to_string().contains("holds no JSON"));
+        assert!(Place::open(Form::Json, &trace).unwrap_err().to_string().contains("is not JSON"));
         let settings = folder.path().join("settings.toml");
         std::fs::write(&settings, "[package]\n").unwrap();
-        assert!(Place::open(Form::Json, &settings).unwrap_err().to_string().contains("holds no JSON"));
+        assert!(Place::open(Form::Json, &settings).unwrap_err().to_string().contains("is not JSON"));
         assert!(Place::open(Form::Json, folder.path()).unwrap_err().to_string().contains("is a directory"));
         let report = folder.path().join("report.json");
         for seed in [1, 2] {
@@ -291,7 +290,7 @@ mod tests {
         write_all([(Place::open(Form::Html, &page).unwrap(), "<!DOCTYPE html>".to_owned())]).unwrap();
         Place::open(Form::Html, &page).unwrap();
         let other = Place::open(Form::Csv, &page).unwrap_err().to_string();
-        assert!(other.contains("--csv") && other.contains("holds no table of the lab"), "{other}");
+        assert!(other.contains("--csv") && other.contains("is not a table of the lab"), "{other}");
         let nowhere = folder.path().join("no/report.json");
         assert!(Place::open(Form::Json, &nowhere).unwrap_err().to_string().contains("does not exist"));
     }

@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// The trace, as `uslab replay` reads it; `-` is standard input.
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// File for the operations. An existing file that is not a converted trace is not overwritten.
+    /// File for the operations. An existing file is overwritten only if it is a converted trace.
     #[arg(value_name = "OUT")]
     out: PathBuf,
     /// Simulated CPUs. Default: the number of CPUs in the trace.

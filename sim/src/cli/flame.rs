@@ -24,8 +24,8 @@ pub(super) struct Args {
     /// `cache;outermost;...;innermost bytes`.
     #[arg(value_name = "FILE")]
     profile: PathBuf,
-    /// Write a page with the flame graph: FILE, or `-` for standard output. The page is one file for any browser and
-    /// needs no network.
+    /// Write a web page with the flame graph: FILE, or `-` for standard output. The page is one file for any browser
+    /// and needs no network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

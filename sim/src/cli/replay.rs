@@ -1,7 +1,7 @@
 //! The options of `uslab replay`.
 
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, Progress, bytes, json_text, quoted, say, write_all};
+use crate::output::{Form, Place, Progress, bytes, json_text, say, shell_quoted, write_all};
 use crate::replay;
 use crate::report::{CacheSort, LiveObjects};
 use crate::trace::PageSize;
@@ -113,14 +113,14 @@ pub(super) struct Args {
     /// the first design's options. The option may be given several times.
     #[arg(long, value_name = "FOLDER", requires = "beside")]
     again: Vec<PathBuf>,
-    /// With --json: write the state after N operations (or several such states) instead of the report. A
-    /// state looks as on the page of --html: the last operation's effect, and the location of every object
-    /// and page. With --design NAME, the states are of a machine with that design.
+    /// With --json: write the state after N operations (or several such states) instead of the report. A state has the
+    /// form that the page of --html shows: the last operation's effect, and the location of every object and page. With
+    /// --design NAME, the states are of a machine with that design.
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["nodes", "magazine", "limit_memory", "snapshot_every", "strict", "all", "callers", "predict", "series", "html"])]
     at: Vec<u64>,
-    /// Write a page that animates the replay: FILE, or `-` for standard output. The page is one file for any
-    /// browser and needs no network. The page runs the allocator itself, compiled to WebAssembly, operation
-    /// by operation, forward and back, on a machine of 1 GiB with one node.
+    /// Write a web page that animates the replay: FILE, or `-` for standard output. The page is one file for any
+    /// browser and needs no network. The page runs the allocator itself, compiled to WebAssembly, operation by
+    /// operation, forward and back, on a machine of 1 GiB with one node.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["nodes", "magazine", "limit_memory"])]
     html: Option<PathBuf>,
 }
@@ -191,7 +191,7 @@ impl Args {
     fn command(&self) -> String {
         let mut command = "uslab replay".to_owned();
         if let Some(path) = &self.trace {
-            command += &format!(" {}", quoted(&path.to_string_lossy()));
+            command += &format!(" {}", shell_quoted(&path.to_string_lossy()));
         }
         if let Some(cpus) = self.cpus {
             command += &format!(" --cpus {cpus}");
@@ -234,7 +234,7 @@ pub(super) fn run<P: Policy>(args: &Args, json: Option<Place>) -> anyhow::Result
         Place::check_distinct([&json, &csv])?;
         let to_stdout = to_stdout || csv.as_ref().is_some_and(Place::is_stdout);
         let series = csv.is_some().then(|| RefCell::new(replay::Series::default()));
-        let beside = replay::OtherBoots {
+        let beside = replay::OtherBootFolders {
             start: args.start.clone(),
             real: args.beside.clone(),
             again: args.again.clone(),

@@ -58,8 +58,8 @@ pub(super) struct Args {
     /// Write the curves as an SVG picture to FILE, or to standard output if FILE is `-`.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write a page with the curves of every number in the report: FILE, or `-` for standard output. The page
-    /// is one file for any browser and needs no network.
+    /// Write a web page with the curves of every number in the report: FILE, or `-` for standard output. The page is
+    /// one file for any browser and needs no network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }

@@ -82,8 +82,8 @@ pub(super) struct Args {
     /// Estimate the effects of a built-in selection of kernel options.
     #[arg(long, conflicts_with_all = ["watch", "setting"])]
     settings: bool,
-    /// Write the report as a page: FILE, or `-` for standard output. The page is one file for any browser and
-    /// needs no network.
+    /// Write the report as a web page: FILE, or `-` for standard output. The page is one file for any browser and needs
+    /// no network.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["watch", "against"])]
     html: Option<PathBuf>,
     /// Read the tables again every SECONDS (0.1 to 3600; default 2), and show the changes until you interrupt

@@ -1,7 +1,7 @@
 //! The options of `uslab story`.
 
 use crate::output::command::Outcome;
-use crate::output::{Form, Place, json_text, quoted, say, write_all};
+use crate::output::{Form, Place, json_text, say, shell_quoted, write_all};
 use crate::story::Story;
 use std::path::PathBuf;
 
@@ -26,8 +26,8 @@ pub(super) struct Args {
     /// Show one step of the execution, and the state after the step. Steps count from 1.
     #[arg(long, value_name = "N", conflicts_with = "html")]
     step: Option<usize>,
-    /// Write a page that steps through the failed execution: FILE, or `-` for standard output. The page is
-    /// one file for any browser and needs no network.
+    /// Write a web page that steps through the failed execution: FILE, or `-` for standard output. The page is one file
+    /// for any browser and needs no network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -50,7 +50,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     };
     let to_stdout = [&json, &html].into_iter().flatten().any(Place::is_stdout);
     let json = json.map(|place| (place, data));
-    let command = format!("uslab story {}", quoted(&args.story.to_string_lossy()));
+    let command = format!("uslab story {}", shell_quoted(&args.story.to_string_lossy()));
     let html = html.map(|place| story.page(Some(&command)).map(|page| (place, page))).transpose()?;
     write_all(json.into_iter().chain(html))?;
     if !to_stdout {

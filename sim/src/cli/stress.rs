@@ -48,9 +48,9 @@ pub(super) struct Args {
     /// cache (raw-64, for example) is leaked, and a census follows immediately.
     #[arg(long, value_name = "CACHE")]
     leak: Option<String>,
-    /// After a violation, write a page that steps through the last operations of all threads and highlights
-    /// operations on the object: FILE, or `-` for standard output. The page is one file for any browser and
-    /// needs no network. Without a violation no page is written.
+    /// After a violation, write a web page that steps through the last operations of all threads and highlights
+    /// operations on the object: FILE, or `-` for standard output. The page is one file for any browser and needs no
+    /// network. Without a violation no page is written.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Number of runs with consecutive seeds, starting at --seed; --seconds and --ops apply to each run. The

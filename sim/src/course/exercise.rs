@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use uslab_engine::course::{Check, Verdict};
 
-/// The template of the failure page, built from `sim/web` by `.ci/web --write`.
+/// The template of the web page for failures, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/failure.html");
 
-/// The main file of the program that runs an exercise and reports the marks. An exercise runs in the same
-/// process as the program that judges it. A report of marks is accepted only if it contains a secret word,
-/// which the exercise cannot read.
+/// The main file of the program that runs an exercise and reports the marks. An exercise runs in the same process as
+/// the code that judges it. A report of marks is accepted only if it contains a secret word, which the exercise cannot
+/// read.
 const EXERCISE_MAIN_SOURCE: &str = r#"
 #![allow(dead_code)]
 #![forbid(unsafe_code)]
@@ -51,7 +51,7 @@ pub(super) struct ExerciseVerdict {
     file: String,
     #[serde(flatten)]
     pub(super) verdict: Verdict,
-    /// A page that shows the step at which the exercise fails.
+    /// A web page that shows the step at which the exercise fails.
     #[serde(skip)]
     pub(super) page: Option<String>,
 }
@@ -233,7 +233,7 @@ debug-assertions = true
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    fn late(&self) -> Check {
+    fn lateness_check(&self) -> Check {
         Check::new(
             format!("the program ends within {} s", self.how.limit.as_secs()),
             "the program was killed",
@@ -246,7 +246,7 @@ debug-assertions = true
         let mut command = Command::new(program);
         command.env("RUST_BACKTRACE", "0").stdout(std::io::stderr());
         let Some((status, printed)) = self.run(&mut command)? else {
-            verdict.checks.push(self.late());
+            verdict.checks.push(self.lateness_check());
             return Ok(());
         };
         match printed.and_then(|text| serde_json::from_str(&text).ok()) {
@@ -273,7 +273,7 @@ debug-assertions = true
             .env("RUST_BACKTRACE", "0");
         command.stdout(file(&printed)?).stderr(file(&self.path("panic"))?);
         let Some((status, printed)) = self.run(&mut command)? else {
-            verdict.checks.push(self.late());
+            verdict.checks.push(self.lateness_check());
             return Ok(None);
         };
         if status.success() && printed.is_some() {

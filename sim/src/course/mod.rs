@@ -72,7 +72,7 @@ struct Grade {
     /// Seed of the operation streams for an exercise: choose a seed that the students do not know.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
-    /// Write a page that shows the step at which an exercise fails, and the preceding steps. FILE, or `-` for
+    /// Write a web page that shows the step at which an exercise fails, and the preceding steps. FILE, or `-` for
     /// standard output.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -117,7 +117,7 @@ fn list(json: Option<Place>) -> anyhow::Result<Outcome> {
         };
         rows.add_row([lab.name, &lab.minutes.to_string(), &what, lab.title]);
     }
-    let how = "\nQuestions are asked by `uslab page`: Course, in index.html. `uslab course start LAB` begins an exercise.\n";
+    let how = "\nThe pages of `uslab page` have the questions: open Course in index.html. `uslab course start LAB` begins an exercise.\n";
     tell(&labs, &(text(&rows) + how), json)?;
     Ok(Outcome::Done)
 }
@@ -177,7 +177,7 @@ impl Grade {
                     None => lab_of_file(&self.file)?,
                 };
                 let (lab, _) = exercise(&name)?;
-                let judged = exercise::judge(lab.name, &text, &self.file, &self.how()?)?;
+                let judged = exercise::judge(lab.name, &text, &self.file, &self.judge_options()?)?;
                 let page = html.and_then(|place| Some((place, judged.page.as_ref()?)));
                 let mut answer_text = judged.text();
                 if let Some((place, page)) = page {
@@ -195,13 +195,13 @@ impl Grade {
             }
         }
     }
-    fn how(&self) -> anyhow::Result<JudgeOptions> {
+    fn judge_options(&self) -> anyhow::Result<JudgeOptions> {
         let built_from =
             || Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned();
         let source = self.source.clone().unwrap_or_else(built_from);
         if !source.join("sim/engine/Cargo.toml").is_file() {
             bail!(
-                "{}: uslab's sources are not here (no sim/engine); expected --source DIR with them",
+                "{}: this folder lacks uslab's sources (sim/engine); expected --source DIR with the sources",
                 source.display()
             );
         }
@@ -215,7 +215,8 @@ impl Grade {
 fn lab_of_file(file: &Path) -> anyhow::Result<String> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let last = stem.rsplit(['-', '_']).next().unwrap_or_default().to_owned();
-    exercise(&last)
-        .with_context(|| format!("{}: no lab in the file name; expected --lab LAB", file.display()))?;
+    exercise(&last).with_context(|| {
+        format!("{}: the file name does not end in a lab's name; expected --lab LAB", file.display())
+    })?;
     Ok(last)
 }

@@ -18,7 +18,7 @@ pub(super) fn grade(file: &Path, sheet: &str) -> anyhow::Result<(MarkedSheet, St
         rows.add_row([mark.lab, &mark.question.to_string(), &answered, &mark.right.to_string(), is]);
     }
     let who = if graded.name.is_empty() { "unnamed student" } else { &graded.name };
-    let said = format!("{who}, seed {}: {} of {} right\n", graded.seed, graded.right, graded.of);
+    let said = format!("{who}, seed {}: {} of {} answers are right\n", graded.seed, graded.right, graded.of);
     Ok((graded, text(&rows) + &said))
 }
 

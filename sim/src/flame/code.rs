@@ -49,7 +49,7 @@ impl Code {
             }
         }
     }
-    /// Returns the functions at a code position, innermost first; inlined calls give several functions.
+    /// Returns the functions at a code position, innermost first; a position in inlined code has several functions.
     pub(super) fn functions(&self, place: CodePosition) -> Vec<String> {
         let Some(address) = self.address(place) else { return vec![] };
         let mut names = vec![];

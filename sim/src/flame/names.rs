@@ -52,13 +52,13 @@ impl Names {
     }
 }
 
-/// The largest number of frames that are kept for one stack. Further frames are omitted, so that equal code
-/// at different call depths gives one stack.
+/// The largest number of frames that are kept for one stack. Deeper frames are omitted, so that the same code at
+/// different call depths gives one stack.
 const MAX_STACK_FRAMES: usize = 24;
 
 /// Returns the frames of a stack outside the allocator, innermost function first. Functions of the Rust and C
 /// libraries are omitted if they call the allocator.
-pub(super) fn outside(stack: &[String]) -> &[String] {
+pub(super) fn frames_outside_allocator(stack: &[String]) -> &[String] {
     let inner = stack.iter().take_while(|name| FunctionOwner::owner_of(name) != FunctionOwner::Others);
     let own = inner
         .enumerate()
@@ -70,7 +70,7 @@ pub(super) fn outside(stack: &[String]) -> &[String] {
     }
 }
 
-/// Which program part a function of a call stack belongs to.
+/// The part of a program to which a function of a call stack belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FunctionOwner {
     /// The function belongs to the allocator, or to a part of Rust's library that only allocates.
@@ -158,7 +158,7 @@ mod tests {
         }
         let cut = |stack: &[&str]| {
             let stack: Vec<_> = stack.iter().map(|&name| name.to_owned()).collect();
-            stack.len() - outside(&stack).len()
+            stack.len() - frames_outside_allocator(&stack).len()
         };
         assert_eq!(cut(&["uslab::alloc", "core::ops", "malloc", "grow", "main", "malloc"]), 3);
         assert_eq!(cut(&["malloc", "alloc::vec", "std::fs::read", "main"]), 2);

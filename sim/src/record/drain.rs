@@ -4,9 +4,8 @@
 //! trace_pipe_raw of a CPU ──> a thread ──> zstd ──> cpuN.raw.zst ──(afterwards, by time)──> trace.txt.zst
 //! ```
 //!
-//! Pages are copied with `read`, because the kernel allocates nothing for a `read`. The system call `splice`
-//! would avoid the copy, but the kernel allocates memory for each spliced page, which would add events to the
-//! trace.
+//! Pages are copied with `read`, because the kernel allocates nothing for a `read`. The system call `splice` would
+//! avoid the copy, but the kernel then allocates memory for each page, which adds events to the trace.
 
 use super::format::{Format, Printer};
 use super::ring::{Cursor, Layout};
@@ -32,8 +31,7 @@ use uslab_magazine::sync::{
 const CPUS: usize = 8;
 /// The number of pages that a drain thread takes from one CPU before it continues with the next CPU.
 const DRAINED_PAGES_PER_CPU: usize = 256;
-/// The pause of a drain thread after it has found few pages; a CPU fills 10 MB in this time at 10 million
-/// events a second.
+/// The pause of a drain thread that has found few pages; at 10 million events a second, a CPU fills 10 MB in this time.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The compression level of the temporary page files and of the final text.
 const PAGE_COMPRESSION_LEVEL: i32 = 1;
@@ -199,8 +197,8 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// Copies the available pages in groups, and returns the number of copied pages. If `all` is `true`, the
-    /// page to which the CPU is still writing is copied, too.
+    /// Copies the available pages in groups, and returns the number of copied pages. If `all` is `true`, the page that
+    /// the CPU is still writing is also copied.
     fn take(&mut self, layout: Layout, all: bool, shared: &DrainState) -> anyhow::Result<usize> {
         for pages in 0..DRAINED_PAGES_PER_CPU {
             let read = match self.pipe.read(&mut self.page) {
@@ -303,7 +301,7 @@ impl Stream {
         }
     }
 
-    /// Reports events that were lost before the last record; like ftrace, reports each loss only once.
+    /// Reports events that were lost before the last record; each loss is reported only once, as in ftrace.
     fn report_lost_events(&mut self, text: &mut Vec<u8>) {
         // Writing to a vector cannot fail.
         let _ = match self.cursor.lost.take() {

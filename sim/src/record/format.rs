@@ -1,10 +1,10 @@
-//! Prints a trace record as text, following the `format` file of its event: the values that ftrace prints, in
-//! ftrace's order.
+//! Prints a trace record as text from the `format` file of its event, with the values that ftrace prints, in the same
+//! order.
 
 use rustc_hash::FxHashMap;
 use std::io::Write;
 
-/// How a field of a record is printed.
+/// The way in which a field of a record is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Unsigned,
@@ -16,7 +16,7 @@ enum Kind {
     Frame,
     /// A text whose offset and length are stored in the field.
     Text,
-    /// A text that fills the rest of the record, from the field on.
+    /// A text that begins at the field and fills the rest of the record.
     Rest,
 }
 
@@ -36,8 +36,8 @@ pub(super) struct Format {
     id: u16,
     name: String,
     fields: Vec<Field>,
-    /// `true` if the event's print format has a computed value in addition to the event's fields. Before
-    /// 5.19, the computed value was `true` if pages of order 0 were for a per-CPU list.
+    /// `true` if the event's print format contains a computed value in addition to the event's fields. Before 5.19, the
+    /// computed value was `true` if pages of order 0 were for a per-CPU list.
     refill_by_order: bool,
     /// The names of the allocation flags, in the order in which the printer tests them.
     flags: Vec<(u64, String)>,

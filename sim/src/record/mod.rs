@@ -1,9 +1,8 @@
 //! The command `uslab record`: records a trace of a running kernel, with its tables, for `uslab replay`.
 //!
-//! The same shell script (`steps.sh`) records the running kernel, and a kernel that is [booted](qemu) for the
-//! recording. The recording steps are a shell script, because a guest has no other interpreter. The recorder
-//! drains the running kernel's events during the recording (`drain`); a guest keeps its events in its trace
-//! buffers.
+//! One shell script (`steps.sh`) records the running kernel, and also a kernel that is [booted](qemu) for the
+//! recording. The recording steps are a shell script, because a guest has no other interpreter. The recorder drains the
+//! running kernel's events during the recording (`drain`); a guest keeps its events in its trace buffers.
 
 mod drain;
 mod format;
@@ -86,7 +85,7 @@ impl fmt::Display for Recorded {
         let Self { folder, kernel, events, lost, losers, status } = self;
         writeln!(
             f,
-            "{}: {} events of Linux {kernel}, {} lost",
+            "{}: {} events of Linux {kernel}, {} events lost",
             folder.display(),
             grouped(*events),
             grouped(*lost)
@@ -104,8 +103,8 @@ impl fmt::Display for Recorded {
 /// The file name of the trace in a recording's folder.
 const TRACE: &str = "trace.txt.zst";
 
-/// A new folder that receives its final name only when the recording in it is complete. Dropping the value
-/// earlier removes the folder.
+/// A new folder, which receives its final name only when the recording in it is complete. If the value is dropped
+/// before the recording is complete, the folder is removed.
 #[derive(Debug)]
 struct Folder {
     to: PathBuf,
@@ -191,7 +190,7 @@ fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
-/// Waits for a child process while `go_on` returns `Ok`, and kills the child on the first error.
+/// Waits for a child process as long as `go_on` returns `Ok`, and kills the child on the first error.
 fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -210,7 +209,7 @@ fn wait(child: &mut Child, mut go_on: impl FnMut() -> anyhow::Result<()>) -> any
 /// The signal that Ctrl-C sends.
 const SIGINT: i32 = 2;
 /// The error message if a signal interrupts a recording.
-const INTERRUPTED: &str = "interrupted; no file was written";
+const INTERRUPTED_MESSAGE: &str = "interrupted; no file was written";
 
 /// A separate tracing instance of the kernel, which does not disturb other tracing. Dropping the value
 /// removes the instance from the kernel.
@@ -313,7 +312,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
     let mut steps = steps.spawn().context("/bin/sh")?;
     let go_on = || -> anyhow::Result<()> {
         match interrupted.load(Relaxed) {
-            true => bail!(INTERRUPTED),
+            true => bail!(INTERRUPTED_MESSAGE),
             false => Ok(()),
         }
     };
@@ -326,7 +325,7 @@ pub fn record(out: &Path, options: &Options) -> anyhow::Result<Recorded> {
         Ok(())
     })?;
     if status.signal() == Some(SIGINT) {
-        bail!(INTERRUPTED);
+        bail!(INTERRUPTED_MESSAGE);
     }
     if !status.success() {
         bail!("the recording script failed ({status}); its output above shows the failed step");
@@ -353,8 +352,7 @@ fn online() -> usize {
     count.unwrap_or_else(|| uslab_magazine::Cpus::os().count()) as usize
 }
 
-/// The interval between two readings of the command names, because the kernel remembers only the last few
-/// hundred processes.
+/// The interval between two readings of the command names; the kernel remembers only the last few hundred processes.
 const NAME_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Collects the names of commands during a recording, and shows the progress on a terminal.
@@ -395,7 +393,7 @@ impl RecordingProgress {
         }
         let megabytes = (taken.bytes - before.bytes) as f64 / 1e6 / (now - then).as_secs_f64();
         self.progress.line(format!(
-            "{} s: {} events, {megabytes:.1} MB/s, {} lost",
+            "{} s: {} events, {megabytes:.1} MB/s, {} events lost",
             (now - self.begun).as_secs(),
             grouped(taken.events),
             grouped(self.lost_events())
@@ -409,7 +407,7 @@ impl RecordingProgress {
         stats.map(|stats| sum(&stats, &LOSS_COUNTERS)).sum()
     }
 
-    /// Reads the names of commands, and keeps names of exited processes from earlier readings.
+    /// Reads the names of commands; the names of exited processes are kept from earlier readings.
     fn read_command_names(&mut self) {
         let text = fs::read(self.tracefs.join("saved_cmdlines")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

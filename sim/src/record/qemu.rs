@@ -1,10 +1,10 @@
 //! Boots a kernel of a distribution's package in qemu, to record it.
 //!
 //! The guest contains only a static busybox, the workload, and the kernel modules that transfer the trace
-//! (over 9p, or else over a serial port). Events are enabled from early boot, so that the trace shows the
-//! allocation of nearly every object.
+//! (over 9p, or else over a serial port). Events are enabled from early boot, so that the trace shows the allocation of
+//! almost every object.
 
-use super::{EVENTS, Folder, INTERRUPTED, Recorded, STEPS, interrupts, wait};
+use super::{EVENTS, Folder, INTERRUPTED_MESSAGE, Recorded, STEPS, interrupts, wait};
 use anyhow::{Context, bail};
 use liblzma::bufread::XzDecoder;
 use std::collections::BTreeMap;
@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 /// The script that runs as process 1 of the guest.
 const GUEST: &str = include_str!("guest.sh");
 
-/// Kernel modules that transfer the trace; if a kernel has no such module files, the drivers are assumed to
-/// be built in.
+/// Kernel modules that transfer the trace; if a kernel lacks such module files, its drivers are assumed to be built in.
 const TRANSFER_MODULES: [&str; 3] = ["virtio_pci", "9pnet_virtio", "9p"];
 
 /// The time limit for a guest under KVM to print its first line.
@@ -40,7 +39,7 @@ pub struct GuestMachine {
     pub memory: u64,
     /// The size of each CPU's trace buffer in bytes.
     pub buffer: u64,
-    /// Programs and scripts for the guest, which runs the first of them if no command is given.
+    /// Programs and scripts that are copied into the guest; if no command is given, the guest runs the first of them.
     pub workload: Vec<PathBuf>,
     /// The workload: a program and its arguments.
     pub command: Vec<String>,
@@ -79,7 +78,7 @@ pub fn record(out: &Path, guest: &GuestMachine) -> anyhow::Result<Recorded> {
         let started = Instant::now();
         let ended = wait(&mut qemu, || {
             if interrupted.load(uslab_magazine::sync::Ordering::Relaxed) {
-                bail!(INTERRUPTED)
+                bail!(INTERRUPTED_MESSAGE)
             }
             if begun.elapsed() > guest.limit {
                 bail!(
@@ -198,7 +197,7 @@ fn qemu(guest: &GuestMachine, accelerator: &str, kernel: &Path, initramfs: &Path
     qemu
 }
 
-/// Finds the kernel's file, and the folder of its modules if it has one.
+/// Finds the kernel's file, and also the folder of its modules if the kernel has one.
 ///
 /// Distributions store the kernel as `boot/vmlinuz-RELEASE` (Debian until 6.x), or as `vmlinuz` in the folder
 /// of its modules (Debian from 7.x on, Fedora, Arch). Any other file is assumed to be a kernel that the user
@@ -306,7 +305,7 @@ fn program(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the modules that transfer the trace, in an order in which each module follows its dependencies.
+/// Returns the modules that transfer the trace; each module follows its dependencies.
 fn tracing_modules(folder: Option<&Path>) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut files = BTreeMap::new();
     let mut folders: Vec<_> = folder.map(Path::to_owned).into_iter().collect();
@@ -463,7 +462,7 @@ mod tests {
         fs::create_dir_all(modules.join("kernel")).expect("a folder");
         let with_modules = modules.join("vmlinuz");
         fs::write(&with_modules, "").expect("a file");
-        assert!(told(package).contains("got 2"));
+        assert!(told(package).contains("found 2"));
         fs::remove_file(&file).expect("a file");
         let found = (with_modules.clone(), Some(modules));
         assert_eq!(

@@ -8,9 +8,9 @@
 
 use std::ops::Range;
 
-/// The page flag for events that the kernel lost before this page.
+/// The page flag that means that the kernel lost events before this page.
 const MISSED_EVENTS_FLAG: u64 = 1 << 31;
-/// The page flag for a count of lost events, which is stored after the last event of the page.
+/// The page flag that means that a count of lost events follows the last event of the page.
 const LOST_COUNT_FLAG: u64 = 1 << 30;
 /// The mask of the bits that hold a page's length.
 const LENGTH: u64 = (1 << 27) - 1;
@@ -85,7 +85,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Reads an integer at offset `at`; returns 0 if the bytes end before it.
+/// Reads an integer at offset `at`; returns 0 if the bytes do not contain it completely.
 fn long(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_ne_bytes(*bytes))
 }
@@ -97,7 +97,7 @@ pub(super) struct Cursor {
     end: usize,
     /// The time of the last event that the cursor has passed, in nanoseconds.
     pub(super) time: u64,
-    /// The number of events lost before this page; 0 if events were lost but the kernel reports no number.
+    /// The number of events lost before this page; 0 if the kernel reports a loss without a number.
     pub(super) lost: Option<u64>,
 }
 

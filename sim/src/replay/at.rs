@@ -1,4 +1,4 @@
-//! Computes the snapshots of a replay in the form that a web page shows.
+//! Computes the snapshots of a replay in the form that web pages show.
 
 use super::{Options, ReplayError, input, run_to_stream};
 use crate::output::Progress;
@@ -21,8 +21,8 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Returns one snapshot of the replay after each of the given numbers of operations, from the same stream
-    /// as this trace's web page.
+    /// Returns a snapshot after each of the given numbers of operations, from the stream that the web page of this
+    /// trace runs.
     ///
     /// # Errors
     /// Returns a [`ReplayError`]; also fails if a number exceeds the number of operations.
@@ -47,7 +47,7 @@ impl Moments {
     }
 }
 
-/// Returns the stream of operations that this trace's web page runs.
+/// Returns the stream of operations that the web page of this trace runs.
 ///
 /// # Errors
 /// Returns a [`ReplayError`].
@@ -56,7 +56,7 @@ pub fn page_stream(
     options: &Options,
     progress: &Progress,
 ) -> Result<Stream, ReplayError> {
-    match path.map(input::converted).transpose()?.flatten() {
+    match path.map(input::read_converted).transpose()?.flatten() {
         Some(mut stream) => {
             // The machine of a page has one zone.
             stream.zones.clear();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use uslab::{CacheInfo, Info, Paths};
 use uslab_buddy::{BuddyInfo, Order};
 
-/// Facts that the report needs and the replay's state does not contain.
+/// Facts that the report needs in addition to the replay's state.
 pub(super) struct ReportFacts<'t> {
     pub(super) build: Build,
     pub(super) tables: &'t Tables,
@@ -121,7 +121,7 @@ impl Run<'_, '_> {
         against: Option<&KernelComparison>,
     ) -> Vec<CacheReport> {
         let slabinfo = tables.latest_slabinfo();
-        let held = self.held.by_cache();
+        let held = self.held.used_by_cache();
         let large = self.resolver.caches().iter().position(|c| c.kind == CacheKind::KmallocLarge);
         let large = large.and_then(|id| held.get(id)).copied().unwrap_or(0);
         let report = facts.caches.iter().map(|cache| {
@@ -208,7 +208,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// Compares the kernel's changes with the replay's, between the snapshots in which the kernel's tables are
+/// Compares the kernel's changes with the replay's changes, between the snapshots in which the kernel's tables are
 /// exact. The kernel's tables are exact directly after the kernel has shrunk all caches.
 fn against_kernel(
     facts: &Facts,

@@ -1,20 +1,19 @@
-//! Infers the slabs that already existed when the trace began, from the traced objects that are in these
-//! slabs.
+//! Infers which slabs existed when the trace began, from the traced objects in them.
 
 use super::linux;
-use super::steps::{readings, shrink_target};
+use super::steps::{find_slabinfo_readings, shrink_target};
 use super::traced::TracedInput;
 use crate::trace::{CacheId, CacheKind, OpKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// A slab that already existed when the trace began, described as far as the trace shows it.
+/// A slab that existed when the trace began, as far as the trace shows it.
 pub(super) struct InitialSlab {
     pub(super) cache: CacheId,
     pub(super) objects: u32,
     /// The addresses of the slab's objects that the trace frees.
     pub(super) used: Vec<u64>,
-    /// The number of free objects in the slab: known ones, whose first event is an allocation, and assumed
-    /// ones.
+    /// The number of free objects in the slab: objects whose first event is an allocation, and objects that are assumed
+    /// to be free.
     pub(super) free: u32,
     /// The number of free objects that are only assumed to be free.
     pub(super) guessed: u32,
@@ -49,14 +48,14 @@ impl InitialSlab {
 }
 
 /// Infers the slabs that existed before the trace, in the order in which the kernel allocates from them.
-/// Consider an address on a page whose allocation is not in the trace. If the first event of an address is an
-/// allocation, the object was free when the trace began; if the first event is a free, the object was in use.
+/// On a page from before the trace, the first event of an address shows the initial state of the object there. If the
+/// first event of an address is an allocation, the object was free when the trace began; if the first event is a free,
+/// the object was in use.
 ///
-/// The trace shows nothing about the state of objects without an event. The number of their free objects
-/// comes from the kernel's table `before`. Free objects without an event are assigned to slabs from which the
-/// kernel did not allocate. The free objects are spread over as many slabs as sysfs counts on the partial
-/// list. Without the kernel's table, objects without an event count as in use until the kernel frees their
-/// page.
+/// If an object has no event, the trace does not show its state. The kernel's table `before` gives the number of free
+/// objects without an event. Free objects without an event are assigned to slabs from which the kernel did not
+/// allocate. The free objects without an event are spread over as many slabs as sysfs counts on the partial list.
+/// Without the kernel's table, objects without an event count as in use until the kernel frees their page.
 pub(super) fn slabs_from_before(traced: TracedInput<'_>) -> Vec<InitialSlab> {
     let TracedInput { resolver, ops, tables } = traced;
     let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
@@ -129,8 +128,8 @@ pub(super) fn slabs_from_before(traced: TracedInput<'_>) -> Vec<InitialSlab> {
     slabs
 }
 
-/// Returns the operation at which the kernel wrote its table `before`, and `true` if caches had been shrunk
-/// by then.
+/// Returns the operation at which the kernel wrote its table `before`; also returns `true` if caches had been shrunk
+/// before.
 fn before_snapshot_operation(traced: TracedInput<'_>) -> (usize, bool) {
     let TracedInput { resolver, ops, .. } = traced;
     let mut is_shrunk = false;
@@ -139,16 +138,15 @@ fn before_snapshot_operation(traced: TracedInput<'_>) -> (usize, bool) {
             let text = resolver.mark(text);
             is_shrunk |= text.starts_with("SHRINK ") && shrink_target(&text).is_none();
             if text == "SNAP before begin" {
-                return (readings(traced).get(&at).copied().unwrap_or(at), is_shrunk);
+                return (find_slabinfo_readings(traced).get(&at).copied().unwrap_or(at), is_shrunk);
             }
         }
     }
     (0, is_shrunk)
 }
 
-/// Finds the slabs that CPUs own: a CPU's current slab is the slab from which it allocates first. The slabs
-/// from which a CPU allocates next are assumed to be on its partial list, up to the number that sysfs counts
-/// on that list.
+/// Finds the slabs that CPUs own: a CPU's current slab is the slab from which it allocates first. The slabs from which
+/// a CPU allocates next are assumed to be on its partial list, up to the length of that list in sysfs.
 fn find_cpu_slabs(TracedInput { resolver, tables, .. }: TracedInput<'_>, slabs: &mut [InitialSlab]) {
     let attributes = &tables.kernel.attributes;
     let counters = tables.at("before").map(|before| &before.counters);
@@ -179,12 +177,12 @@ fn add_unseen_free_objects(
 ) {
     #[derive(Default)]
     struct ObservedState {
-        /// The numbers of free objects, of slabs with free objects, and of all slabs; the first two numbers
-        /// leave out slabs that CPUs own.
+        /// The numbers of free objects, of slabs with free objects, and of all slabs; the first two exclude slabs that
+        /// CPUs own.
         free: i64,
         partial: i64,
         slabs: i64,
-        /// The slabs in which no object is known to be free.
+        /// The slabs without a known free object.
         full: Vec<usize>,
     }
     let Some(before) = tables.at("before") else { return };

@@ -1,4 +1,4 @@
-//! Infers the times of allocations and frees that have no event, or whose event is out of order.
+//! Infers when allocations and frees happened whose event is missing or out of order.
 
 use super::linux;
 use super::steps::shrink_target;
@@ -6,18 +6,18 @@ use super::traced::{TracedInput, function};
 use crate::trace::{CacheId, FreeOrigin, HiddenFreeEvidence, Op, OpKind, Ptr, SiteId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Sorts the events of each object into the order in which they must have happened. In a trace, some events
-/// of different CPUs are in the wrong order, which looks like a hidden free followed by a hidden allocation.
+/// Sorts the events of each object into the order in which they must have happened. A trace has some events of
+/// different CPUs in the wrong order, which looks like a hidden free and then a hidden allocation.
 ///
-/// - In `alloc, alloc, free, free`, the first free really preceded the second allocation.
-/// - In `free, alloc, alloc`, the free really followed the first allocation, if no earlier allocation is
+/// - In `alloc, alloc, free, free`, the first free really happened before the second allocation.
+/// - In `free, alloc, alloc`, the free really happened after the first allocation, unless an earlier allocation is
 ///   known.
 pub(super) fn sort_object_events(ops: &mut Vec<Op>) {
     /// The state of an object after its last event; each number is the index of an operation.
     enum LastEvent {
-        /// The trace shows a free of the object, and no earlier allocation.
+        /// The trace shows a free of the object, but no earlier allocation.
         Early(usize),
-        /// The trace shows a free of the object, and after it an allocation at the same address.
+        /// The trace shows a free of the object, and a later allocation at the same address.
         EarlyThenAlloc(usize, usize),
         /// The object was freed without an event; the number is the index of the next allocation at its
         /// address.
@@ -87,14 +87,13 @@ pub(super) fn sort_object_events(ops: &mut Vec<Op>) {
     }
 }
 
-/// Finds when objects were passed to `kfree_rcu`, which writes no event; returns the objects' addresses,
-/// keyed by the operation at that time.
+/// Finds when objects were passed to `kfree_rcu`, which writes no event; returns the objects' addresses by operation.
 ///
-/// Some functions allocate two objects directly after each other. Two such objects are companions: if the
-/// call site of one has no traced free, the free of the other is used for both. For example,
-/// `kernfs_fop_open` allocates one structure for the open file, and one structure that an inode keeps for all
-/// its open files. Before 7.0, `kfree_rcu` collects objects for five seconds. An object without a companion
-/// is assumed to live until its address is allocated again.
+/// Some functions allocate two objects directly after each other. Two such objects are companions: if no free of one is
+/// traced for its call site, the free of the other is used for both. For example, `kernfs_fop_open` allocates one
+/// structure for the open file, and one structure that an inode keeps for all its open files. Before 7.0, `kfree_rcu`
+/// collects objects for five seconds. An object without a companion is assumed to live until its address is allocated
+/// again.
 pub(super) fn deaths(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> FxHashMap<usize, Vec<u64>> {
     const KFREE_RCU_DELAY_NS: u64 = 5_000_000_000;
     /// The largest number of operations between the allocations of an object and its companion.
@@ -103,8 +102,8 @@ pub(super) fn deaths(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> 
     struct ObjectLife {
         site: SiteId,
         ptr: u64,
-        /// The index of the companion's life; the same function allocated the companion directly before this
-        /// object.
+        /// The index of the companion's life; the companion is the object that the same function allocated directly
+        /// before.
         companion: Option<usize>,
         /// The operation that ends the object's life, if any.
         end: usize,
@@ -183,12 +182,11 @@ pub(super) enum HiddenOperationKind {
 /// The kernel writes no event for bulk allocations. Two rules find bulk allocations in caches that freed at
 /// least one object whose allocation is not in the trace.
 ///
-/// - *A CPU leaves its current slab only when no object of the slab is free.* When a CPU leaves a slab, the
-///   objects that no event has allocated were therefore allocated in bulk. The first rule is used in caches
-///   without sheaves, for slabs whose page the trace allocated.
-/// - For other caches, the second rule examines new pages. If an object's free is its first event on a new
-///   page, the object was allocated with the page, because bulk allocation takes whole slabs when they are
-///   created.
+/// - *A CPU leaves its current slab only when no object of the slab is free.* If no event allocated some of these
+///   objects, they were therefore allocated in bulk. The first rule applies to caches without sheaves, and only to
+///   slabs whose page the trace allocated.
+/// - For other caches, the second rule examines new pages. If an object's first event on a new page is a free, the
+///   object was allocated with the page, because bulk allocation takes whole new slabs.
 pub(super) fn hidden_operations(traced: TracedInput<'_>) -> Vec<HiddenOperation> {
     let TracedInput { resolver, ops, tables } = traced;
     let (shapes, attributes) = (bulk_caches(traced), &tables.kernel.attributes);
@@ -269,9 +267,8 @@ pub(super) fn hidden_operations(traced: TracedInput<'_>) -> Vec<HiddenOperation>
 }
 
 /// Finds the frees of vectors (`slabobj_ext`), which have no event. A vector records, for a slab of accounted
-/// objects, which control group pays for each object. `alloc_slab_obj_exts` allocates a vector directly
-/// before the first object that needs the vector. The kernel frees the vector together with that object's
-/// slab.
+/// objects, which control group pays for each object. `alloc_slab_obj_exts` allocates a vector directly before the
+/// first object that needs it. The kernel frees the vector together with the slab of that object.
 fn vectors(TracedInput { resolver, ops, .. }: TracedInput<'_>) -> Vec<HiddenOperation> {
     let (mut names, mut latest) = (FxHashMap::default(), FxHashMap::default());
     // The vectors by the page of the object, and the pages by vector.
@@ -327,9 +324,8 @@ struct Shape {
     objects: u64,
 }
 
-/// Returns caches without sheaves in which at least one in fifty freed objects has no traced allocation
-/// before its free. In a cache with fewer untraced allocations, the cause is the wrong order of events from
-/// two CPUs.
+/// Returns caches without sheaves in which at least one in fifty freed objects was allocated without an event. In other
+/// caches, a free without an earlier allocation is caused by the wrong order of events of two CPUs.
 fn bulk_caches(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> FxHashMap<CacheId, Shape> {
     let Some(slabinfo) = tables.latest_slabinfo() else { return FxHashMap::default() };
     let mut frees: FxHashMap<CacheId, [u64; 2]> = FxHashMap::default();
@@ -357,7 +353,7 @@ mod tests {
 
     /// Sorts the events of one address and formats them as text; the text of each event begins with its CPU
     /// number.
-    fn in_order(events: &str) -> String {
+    fn ordered_events(events: &str) -> String {
         let lines = events.split(' ').map(|event| match event.split_at(1) {
             (cpu, "+") => format!("{cpu} alloc f+0x1 node ffff888001000000"),
             (cpu, _) => format!("{cpu} free node ffff888001000000"),
@@ -381,15 +377,15 @@ mod tests {
     #[test]
     fn late_free_is_moved_before_the_next_allocation() {
         // CPU 1 frees before CPU 2 allocates; CPU 3 frees CPU 2's object.
-        assert_eq!(in_order("0+ 2+ 1- 3-"), "0+ 1~ 2+ 1. 3-");
+        assert_eq!(ordered_events("0+ 2+ 1- 3-"), "0+ 1~ 2+ 1. 3-");
         // A free without an event, and a free of the object allocated then, are in the right order.
-        assert_eq!(in_order("0+ 2+ 1- 0+ 3-"), "0+ 2~ 2+ 1- 0+ 3-");
+        assert_eq!(ordered_events("0+ 2+ 1- 0+ 3-"), "0+ 2~ 2+ 1- 0+ 3-");
     }
 
     #[test]
     fn early_free_is_moved_after_its_allocation() {
-        assert_eq!(in_order("0+ 0- 1- 2+ 3+ 3-"), "0+ 0- 2+ 1- 3~ 3+ 3-");
-        assert_eq!(in_order("0+ 0- 1- 2+ 3-"), "0+ 0- 1? 2+ 3-", "an allocation without an event");
+        assert_eq!(ordered_events("0+ 0- 1- 2+ 3+ 3-"), "0+ 0- 2+ 1- 3~ 3+ 3-");
+        assert_eq!(ordered_events("0+ 0- 1- 2+ 3-"), "0+ 0- 1? 2+ 3-", "an allocation without an event");
     }
 
     #[test]

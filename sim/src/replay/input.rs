@@ -21,11 +21,11 @@ pub(super) struct Input {
     /// The kernel's free pages at each snapshot of its tables.
     pub pages: FxHashMap<String, SnapshotPages>,
     pub tallies: FxHashMap<&'static str, Vec<CacheTally>>,
-    /// The number of free objects that each cache is assumed to have before the trace, indexed by cache.
+    /// The assumed number of free objects that each cache had before the trace, indexed by cache.
     pub guessed: Vec<u64>,
     pub missing: Vec<&'static str>,
-    /// The same operations with the other kernel's caches, for a prediction; they start from the other
-    /// kernel's tables, if the user gives such tables.
+    /// For a prediction, the same operations with the other kernel's caches; they start from that kernel's tables, if
+    /// the user gives such tables.
     pub other: Option<(Stream, Tables)>,
 }
 
@@ -37,7 +37,7 @@ impl Input {
         progress: &Progress,
     ) -> Result<Self, ReplayError> {
         if let Some(path) = path
-            && let Some(stream) = converted(path)?
+            && let Some(stream) = read_converted(path)?
         {
             let stream = distribute_over_cpus(stream, options)?;
             if start.is_some() {
@@ -66,7 +66,7 @@ impl Input {
         let (page_size, _) = recording.page_size();
         if page_size != PageSize::Kib4 {
             return Err(ReplayError::Option(format!(
-                "the pages of {} have {page_size}, and the designs' have 4 KiB: their slabs cannot be compared; expected a trace of a \
+                "{} is from a machine with pages of {page_size}, but designs have pages of 4 KiB, so their slabs cannot be compared; expected a trace of a \
                  machine with pages of 4 KiB",
                 recording.path().display()
             )));
@@ -83,7 +83,7 @@ impl Input {
         let mut guessed = vec![0; resolver.caches().len()];
         slabs.iter().for_each(|slab| guessed[slab.cache.0 as usize] += u64::from(slab.guessed));
         let traced = super::stream::of(trace.clone(), cpus, &zones, all, InitialSlabs::Slabs(slabs));
-        let missing = linux::missing(all);
+        let missing = linux::missing_data(all);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
         let tallies = |moment: &str| resolver.tallies_at_mark(&format!("SNAP {moment} begin")).to_vec();
@@ -100,7 +100,7 @@ impl Input {
 }
 
 /// Reads a converted trace; returns `None` for a file in another format.
-pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
+pub(super) fn read_converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     if !super::stream::is_converted(path) {
         return Ok(None);
     }
@@ -108,7 +108,7 @@ pub(super) fn converted(path: &Path) -> Result<Option<Stream>, ReplayError> {
     Stream::read(&bytes).map(Some).map_err(|error| wrong(path, &error))
 }
 
-/// Distributes the operations of a stream over the number of CPUs in the options.
+/// Moves the operations of a stream to the number of CPUs in the options.
 pub(super) fn distribute_over_cpus(stream: Stream, options: &Options) -> Result<Stream, ReplayError> {
     options.check()?;
     match options.cpus {
@@ -126,7 +126,7 @@ fn wrong(path: &Path, error: &dyn fmt::Display) -> ReplayError {
 /// Reads a trace, possibly a converted one, as a stream for designs.
 ///
 /// # Errors
-/// Fails for the same reasons as [`run`](super::run).
+/// Fails in the same cases as [`run`](super::run).
 pub fn read_stream(
     path: Option<&Path>,
     options: &Options,

@@ -1,9 +1,9 @@
 //! Rebuilds the kernel's free lists of pages from the events of a trace, and compares these lists with the
 //! kernel's buddyinfo.
 //!
-//! Linux merges a free block with its buddy whenever both blocks are free and of equal order. Linux splits a
-//! block only to take a part of it. The set of free pages in each zone therefore determines the blocks on the
-//! kernel's lists, and the module keeps only this set.
+//! Linux merges a free block with its buddy whenever both are free and have the same order. Linux splits a block only
+//! in order to take a part of it. The set of free pages in each zone therefore determines the blocks on the kernel's
+//! lists, and the module keeps only this set.
 //!
 //! | event | its pages |
 //! |---|---|
@@ -12,27 +12,27 @@
 //! | `mm_page_free` | enter the lists, unless they go to a per-CPU list |
 //! | `mm_page_alloc_extfrag` | leave the lists, on kernels that write it after the pages have left |
 //!
-//! A trace lacks some facts about pages. The next event of the same page then reveals the missing fact.
+//! A trace lacks some facts about pages. A missing fact follows from the next event of the page.
 //!
 //! - *Which pages were free when the trace began?* A page was free if its first event takes it from a list.
 //! - *Did freed pages move to a per-CPU list or to the free lists?* Per-CPU lists hold only blocks of small
-//!   orders; larger blocks move to the free lists. A small block moved to the free lists if the next event of
-//!   its pages takes them from a free list. Memory that the kernel hands over to the allocator during boot
-//!   appears as a run of frees, each of which is the first event of its page. If a later event shows to which
-//!   kind of list one page of the run moved, all pages of the run moved to this kind of list.
+//!   orders; larger blocks move to the free lists. A small block moved to the free lists if the next event of its pages
+//!   takes the pages from a free list. Memory that the kernel hands over to the allocator during boot appears as a run
+//!   of frees, each of which is the first event of its page. If a later event shows the kind of list to which one page
+//!   of the run moved, all pages of the run moved to it.
 //! - *Does `mm_page_alloc_extfrag` take pages?* Linux 6.1 writes this event before
 //!   `mm_page_alloc_zone_locked` takes some of the pages. Linux 6.12 writes `mm_page_alloc_extfrag` after the
 //!   pages have left their free list, and most of these pages have no other event.
 //! - *Which of two events came first?* In the trace, events of two CPUs with the same time stamp may be in
-//!   any order. If one CPU frees a page and another CPU takes it from a list with the same time stamp, the
-//!   page was taken first. If a page is taken from a list and drained from a per-CPU list with the same time
-//!   stamp, the page was drained first.
+//!   any order. If one CPU frees a page and another CPU takes it from a list with the same time stamp, the second event
+//!   really happened first. If a page is taken from a list and drained from a per-CPU list with the same time stamp,
+//!   the drain happened first.
 //!
-//! A page without an event was free during the whole trace, or in use during the whole trace. The kernel's
-//! table `before` gives the number of free pages, and the sizes of their blocks. The kernel's table gives no
-//! addresses of blocks. The address of a block matters only if pages of the block have events.
-//! [`FreePages::place`] finds the address of a block. The remaining difference between the table `before` and
-//! the rebuilt set is a constant, which is added to all later rebuilt counts.
+//! A page without an event was either free during the whole trace or in use during the whole trace. The kernel's table
+//! `before` gives the number of free pages, and the sizes of their blocks. The kernel's table gives no addresses of
+//! blocks. The address of a block matters only if pages of the block have events. [`FreePages::place`] finds the
+//! address of a block. The difference that remains between the table `before` and the rebuilt set is a constant, which
+//! is added to all later rebuilt counts.
 //!
 //! No event shows the blocks of a reserve (`HighAtomic`, `CMA`, `Isolate`); above the order of a pageblock,
 //! reserve blocks do not merge with other blocks. The rebuilt lists are therefore inexact around the blocks
@@ -60,7 +60,7 @@ pub struct SnapshotPages {
     /// The number of free blocks of each order, rebuilt from events.
     pub rebuilt: Vec<i64>,
     /// The number of the design's free blocks of each order, if the design's zones are as large as the
-    /// kernel's. `None` if zoneinfo has no sizes.
+    /// kernel's. The value is `None` if zoneinfo has no sizes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub design: Option<Vec<u64>>,
     /// The free blocks of each zone.
@@ -86,21 +86,21 @@ pub struct ZonePages {
 /// The differences between the kernel's and the rebuilt lists, summed over all zones and orders.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PageError {
-    /// The number of pages in blocks that are only on the kernel's lists or only on the rebuilt lists.
+    /// The number of pages in blocks that are on only one of the two lists: the kernel's or the rebuilt one.
     pub pages: u64,
     /// The value of `pages` as a percentage of the kernel's free pages.
     pub percent: f64,
-    /// The causes of the difference since the `before` snapshot; empty if the lists do not differ.
+    /// The causes of the difference since the `before` snapshot; empty if the lists are equal.
     pub causes: Vec<PageCause>,
 }
 
 /// A cause of a difference between rebuilt lists and the kernel's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PageCause {
-    /// Why the lists differ.
+    /// The reason why the lists differ.
     pub cause: PageCauseKind,
-    /// The number of pages for which the lists differ because of the cause; for [lost
-    /// events](PageCauseKind::LostEvents), the number of events.
+    /// The number of pages that differ because of the cause; for [lost events](PageCauseKind::LostEvents), the number
+    /// of events.
     pub count: u64,
 }
 
@@ -110,16 +110,14 @@ pub struct PageCause {
 pub enum PageCauseKind {
     /// The trace lost events.
     LostEvents,
-    /// Pages that were still on the rebuilt lists were freed or allocated. The pages had left the kernel's
-    /// list without an event, for example because compaction took them.
+    /// Pages were freed or allocated while they were still on the rebuilt lists. The pages had already left the
+    /// kernel's list without an event, for example because of compaction.
     LeftWithoutEvent,
-    /// Pages left a list that did not contain them according to the trace, so they had entered the list
-    /// without an event.
+    /// Pages left a list that they had entered without an event, so the trace does not show them on the list.
     CameWithoutEvent,
     /// Pages moved while the recorder read the kernel's table, between two marks of the trace.
     MovedWhileRead,
-    /// Pages were handed over to the allocator at boot, and no later event shows whether they moved to the
-    /// free lists or to per-CPU lists.
+    /// Pages were handed over to the allocator at boot, and no later event shows the kind of list to which they moved.
     HandedOver,
     /// Pages were free in the kernel's table `before`, in blocks whose address no event shows.
     PlaceUnknown,
@@ -233,8 +231,8 @@ fn percent(part: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { 100.0 * part as f64 / all as f64 }
 }
 
-/// Rebuilds the kernel's free lists for each snapshot of the kernel's tables after `before`. Returns an empty
-/// result if the trace has no `mm_page_alloc_zone_locked`, or there is no table `before`.
+/// Rebuilds the kernel's free lists for each snapshot of the kernel's tables after `before`. Returns an empty result if
+/// the trace has no `mm_page_alloc_zone_locked`, or the recording has no table `before`.
 pub(super) fn rebuild(
     ops: &[Op],
     moves: &[PageMove],
@@ -297,13 +295,13 @@ fn lost_events(counts: &Counts) -> u64 {
 struct FreeListRebuilder {
     free: FreePages,
     zones: Vec<Zone>,
-    /// The number of pages that moved without an event since the `before` snapshot, by cause. Causes earlier
-    /// than `before` are already part of the zones' constants.
+    /// The number of pages that moved without an event since the `before` snapshot, by cause. The constants of the
+    /// zones already include differences from before the `before` snapshot.
     untold: BTreeMap<PageCauseKind, u64>,
-    /// Pages that an event took from a list although the rebuilt list did not contain them, each with this
-    /// event. The event that puts such pages on the list may follow in the trace, with an equal time stamp.
+    /// Pages that an event took from a list although the rebuilt list did not contain them, each with the event. The
+    /// event that puts these pages on the list may follow in the trace with the same time stamp.
     early_takes: FxHashMap<u64, Step>,
-    /// The number of pages that have entered or left the lists so far.
+    /// The number of times that a page has entered or left a list.
     moved: u64,
     moved_at_slabinfo: u64,
 }
@@ -404,8 +402,7 @@ impl SnapshotPages {
 }
 
 impl ZonePages {
-    /// Returns the number of pages in blocks that are only on the kernel's lists or only on the rebuilt
-    /// lists.
+    /// Returns the number of pages in blocks that are on only one of the two lists: the kernel's or the rebuilt one.
     fn error(&self) -> u64 {
         let pairs = self.kernel.iter().zip(&self.rebuilt).zip(0..);
         pairs.map(|((kernel, rebuilt), order)| rebuilt.abs_diff(*kernel as i64) << order).sum()
@@ -433,8 +430,8 @@ struct Zone {
     pages: Range<u64>,
     /// The number of blocks of each order in the kernel's table `before`.
     before: Vec<u64>,
-    /// For each order, the number of blocks in the kernel's table minus the number of rebuilt blocks. `None`
-    /// until the rebuilding reaches the `before` snapshot.
+    /// For each order, the number of blocks in the kernel's table minus the number of rebuilt blocks. The values are
+    /// `None` until the rebuilding reaches the `before` snapshot.
     constant: Option<Vec<i64>>,
 }
 
@@ -447,9 +444,9 @@ fn zone_kind_by_name(zone: &str) -> Option<ZoneKind> {
 }
 
 /// Returns the zones of the traced machine, with the pages that the page allocator manages, from zoneinfo in
-/// the `before` snapshot. Pages that were allocated before the `before` snapshot and have no event are
-/// subtracted from the size of the largest zone. Returns an empty result if the tables lack the zones' sizes,
-/// or describe several nodes.
+/// the `before` snapshot. Pages that have no event and were allocated before the `before` snapshot are subtracted from
+/// the size of the largest zone. Returns an empty result if the tables lack the zones' sizes, or describe several
+/// nodes.
 pub(super) fn machine_zones(
     ops: &[Op],
     mark: impl Fn(MarkId) -> String,
@@ -509,7 +506,7 @@ impl Zone {
         self.before.len().saturating_sub(1).min(MAX_ORDER.into()) as u8
     }
 
-    /// Returns the number of pages in blocks that are only in the kernel's table or only in the rebuilt set.
+    /// Returns the number of pages in blocks that are only in the kernel's table, or only in the rebuilt set.
     fn without_place(&self) -> u64 {
         (0..).zip(self.constant.iter().flatten()).map(|(order, count)| count.unsigned_abs() << order).sum()
     }

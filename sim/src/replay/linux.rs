@@ -40,10 +40,9 @@ pub(super) fn design(kernel: &Kernel) -> String {
     format!("{design}{}", options.concat())
 }
 
-/// Returns an option that sets the slab size from the kernel's table, if the rule for `cpus` CPUs gives
-/// another size. The size of a slab depends on the number of present CPUs, but a trace names only the online
-/// CPUs.
-pub(super) fn present(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> String {
+/// Returns an option that sets the slab size from the kernel's table, if the rule for `cpus` CPUs gives a different
+/// size. The size of a slab depends on the number of slab_size_option CPUs, but a trace names only the online CPUs.
+pub(super) fn slab_size_option(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> String {
     let option = |name| design.split(':').find_map(|option| option.strip_prefix(name)?.parse().ok());
     let Some(rows) = slabinfo.map(|slabinfo| &slabinfo.rows).filter(|_| !design.contains("slab_min_objects"))
     else {
@@ -85,9 +84,8 @@ pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
     Some(recorded.unwrap_or_else(of_release)).filter(|capacity| *capacity > 0)
 }
 
-/// Returns descriptions of the data that the design needs and the recording lacks, each with its effect on
-/// the result.
-pub(super) fn missing(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> Vec<&'static str> {
+/// Returns a description of each item that the design needs and the recording lacks, with the effect on the result.
+pub(super) fn missing_data(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> Vec<&'static str> {
     let design = design(&tables.kernel);
     let is_shrunk =
         |op: &Op| matches!(op.kind, OpKind::Mark { text } if resolver.mark(text) == "SHRINK begin");
@@ -96,19 +94,19 @@ pub(super) fn missing(TracedInput { resolver, ops, tables }: TracedInput<'_>) ->
     [
         (
             design.starts_with("sheaves") && !tables.kernel.attributes.has_attribute("sheaf_capacity"),
-            "sheaf_capacity in slab-attributes.tsv: sheaves have the sizes that the kernel computes; a cache with debug options has none in the kernel",
+            "sheaf_capacity in slab-attributes.tsv: sheaves have the sizes that the kernel computes, also in caches with debug options, which have no sheaves in the kernel",
         ),
         (
             !design.is_empty() && tables.kernel.parameters.is_empty(),
-            "cmdline.txt: boot parameters are taken not to change slabs (slab_max_order, slab_min_order, slab_min_objects)",
+            "cmdline.txt: the boot parameters are assumed to leave the slabs unchanged (slab_max_order, slab_min_order, slab_min_objects)",
         ),
         (
             ops.iter().any(is_shrunk) && no_folders(),
-            "MOMENT.sysfs-slab.tsv: all caches are shrunk at once, where the kernel shrank one after the other; some have a sheaf or slab more",
+            "MOMENT.sysfs-slab.tsv: all caches are shrunk at the same time, but the kernel shrank them one after the other; some caches have one sheaf or slab more",
         ),
         (
             !ops.iter().any(has_page),
-            "addresses of pages (they are hashed): slabs from before the trace are not known, and objects freed without an event stay in use",
+            "addresses of pages (they are hashed): slabs from before the trace are unknown, and objects freed without an event stay in use",
         ),
     ]
     .into_iter()
@@ -147,17 +145,17 @@ mod tests {
             Ok(path.ends_with("end.slabinfo").then_some(include_str!("../../data/files-6.1.end.slabinfo")))
         };
         let tables = Tables::of(Path::new(""), text).expect("tables");
-        let of = |design, cpus| present(design, tables.latest_slabinfo(), cpus);
+        let of = |design, cpus| slab_size_option(design, tables.latest_slabinfo(), cpus);
         // The machine has four present CPUs, as for 4 to 7.
         assert_eq!([4, 6].map(|cpus| of("slub", cpus)), ["", ""]);
         assert_eq!([1, 3, 8].map(|cpus| of("sheaves", cpus)), [":slab_min_objects=16"; 3]);
         assert_eq!(of("slub:slab_min_objects=4", 1), "");
-        assert_eq!(present("slub", None, 1), "");
+        assert_eq!(slab_size_option("slub", None, 1), "");
     }
 
     #[test]
     fn missing_recording_data_is_reported_with_its_effect() {
-        let of = |lines: &[&str], texts: &[(&str, &str)]| missing(Trace::new(lines, texts).traced());
+        let of = |lines: &[&str], texts: &[(&str, &str)]| missing_data(Trace::new(lines, texts).traced());
         let alloc = "0 alloc f+0x1 node ffff888001000000";
         let all = [
             ("kernel.txt", "7.2"),

@@ -42,7 +42,7 @@ pub use input::read_stream;
 pub use kernel_pages::{PageCause, PageCauseKind, PageError, SnapshotPages, ZonePages};
 pub use moments::{DesignReport, designs};
 pub use page::{front, page};
-pub use prediction::{OtherBoots, Prediction};
+pub use prediction::{OtherBootFolders, Prediction};
 pub use series::Series;
 pub use shrink::{Recorded, Returned, returned_by_shrink};
 pub use stream::is_converted;
@@ -152,7 +152,7 @@ pub enum ReplayError {
         cache: String,
         /// The traced address of the freed object.
         ptr: u64,
-        /// Why the free is an error.
+        /// The reason why the free is an error.
         why: &'static str,
     },
 }
@@ -185,7 +185,7 @@ static BUNDLED_TRACE: &[u8] = include_bytes!("../../data/files-6.1.trace.zst");
 /// The name of the bundled trace in errors and reports.
 pub(crate) const BUNDLED_NAME: &str = "the bundled trace";
 
-/// Replays the trace at `path`; `-` is standard input, and `None` the bundled trace.
+/// Replays the trace at `path`: `-` means standard input, and `None` means the bundled trace.
 ///
 /// # Errors
 /// Returns a [`ReplayError`]. A violated conservation invariant is not an error; the report shows it.
@@ -197,7 +197,7 @@ pub fn run(path: Option<&Path>, options: &Options, progress: &Progress) -> Resul
 /// Replays a trace like [`run`]; also returns its operations as a stream, for a [`page`].
 ///
 /// # Errors
-/// Fails for the same reasons as [`run`].
+/// Fails in the same cases as [`run`].
 pub fn run_to_stream(
     path: Option<&Path>,
     options: &Options,
@@ -256,7 +256,7 @@ fn bundled_tables() -> Result<Tables, TraceError> {
 /// Replays a trace from an open file, with the kernel's tables.
 ///
 /// # Errors
-/// Fails for the same reasons as [`run`].
+/// Fails in the same cases as [`run`].
 pub fn replay(
     source: Source,
     tables: &Tables,
@@ -383,11 +383,12 @@ struct Run<'r, 'm> {
     checked: u64,
     violations: Vec<String>,
     snapshots: Vec<Snapshot>,
-    /// The total time of the checks, which does not count as time of the replay.
+    /// The total time of the checks, which the replay's time excludes.
     checking: Duration,
 }
 
-/// Remote frees: objects freed on another simulated CPU than the allocating CPU, and objects freed on another node.
+/// Remote frees: objects that were freed on another simulated CPU, or on another node, than the one that allocated
+/// them.
 #[derive(Clone, Copy, Debug, Default)]
 struct RemoteFrees {
     cpu: u64,
@@ -425,10 +426,10 @@ impl Run<'_, '_> {
             })?;
         }
         if let Some(watch) = &mut self.watch {
-            watch.see(op);
+            watch.observe_op(op);
         }
         let cpu = u32::from(op.cpu) % self.build.cpus;
-        self.served += asks(op.kind);
+        self.served += request_count(op.kind);
         match op.kind {
             OpKind::Alloc { cache, ptr, bytes_alloc, .. } => {
                 let done = self.held.alloc(cpu, cache, ptr.0, bytes_alloc);
@@ -520,7 +521,7 @@ impl Run<'_, '_> {
         let census = self.check(moment);
         let infos: rustc_hash::FxHashMap<String, uslab::CacheInfo> =
             self.machine.subsystem.info().caches.into_iter().map(|info| (info.name.clone(), info)).collect();
-        let used = self.held.by_cache();
+        let used = self.held.used_by_cache();
         let caches = (0..self.resolver.caches().len()).map(|i| {
             let id = CacheId(i as u32);
             let info = self.held.cache(id).and_then(|cache| infos.get(cache.name()));
@@ -554,8 +555,8 @@ impl Run<'_, '_> {
         self.checking += begun.elapsed();
     }
 
-    /// Checks that, for every cache, objects = used + magazines + depot + free in slabs, and that pages =
-    /// slabs + kmalloc-large + traced pages + per-CPU + free.
+    /// Checks two sums: for every cache, objects = used + magazines + depot + free in slabs; and pages = slabs +
+    /// kmalloc-large + traced pages + per-CPU + free.
     fn check(&mut self, moment: &str) -> Option<uslab::Census> {
         self.checked += 1;
         self.violations.extend(self.held.violations.drain(..).map(|v| format!("{moment}: {v}")));
@@ -593,7 +594,7 @@ impl Run<'_, '_> {
 }
 
 /// Returns the number of allocations and frees that an operation requests from the simulated machine.
-fn asks(kind: OpKind) -> u64 {
+fn request_count(kind: OpKind) -> u64 {
     match kind {
         OpKind::Alloc { .. }
         | OpKind::HiddenFree { .. }

@@ -6,7 +6,7 @@
 
 use super::input::Input;
 use super::kernel_pages::{self, SnapshotPages};
-use super::prediction::{OtherBoots, Prediction};
+use super::prediction::{OtherBootFolders, Prediction};
 use super::series::Series;
 use super::start::Start;
 use super::{Options, ReplayError};
@@ -31,9 +31,10 @@ pub struct DesignReport {
     pub cpus: u32,
     /// The number of operations of the trace.
     pub operations: u64,
-    /// The design of the traced kernel, which `--design linux` selects. `None` if the kernel is unknown.
+    /// The design of the traced kernel, which `--design linux` selects. The value is `None` if the traced kernel is
+    /// unknown.
     pub linux: Option<String>,
-    /// The data that the recording lacks, each with its effect on the result.
+    /// The data that the recording lacks, each item with its effect on the result.
     pub missing: Vec<&'static str>,
     /// The run of each design.
     pub designs: Vec<DesignRun>,
@@ -46,18 +47,17 @@ pub struct DesignReport {
 pub struct DesignRun {
     /// The design, with its options.
     pub design: String,
-    /// `true` if the design or its options differ from the traced kernel's. If the design differs, a
-    /// difference from the kernel's tables is an effect of the design; otherwise, it is an error of the
-    /// model.
+    /// `true` if the design or its options differ from the traced kernel's. If the design differs from the traced
+    /// kernel's, differences from the kernel's tables are its effect; otherwise, they are errors of the model.
     pub is_other: bool,
     /// The first violated conservation invariant, with the operation at which the run ended.
     pub violated: Option<String>,
-    /// The bytes that the design needed in addition to the traced kernel's free memory. Designs need more
-    /// memory than the kernel, because the kernel reclaims and compacts memory.
+    /// The bytes that the design needed in excess of the traced kernel's free memory. A design needs more memory than
+    /// the kernel, because only the kernel reclaims and compacts memory.
     pub added_memory: u64,
     /// The number of operations on slab objects that each level (CPU, depot, slab, pages) served.
     pub paths: Paths,
-    /// The number of shared locks that the design would have taken; 0 if it does not count locks.
+    /// The number of shared locks that the design would have taken; 0 if the design does not count locks.
     pub locks: Locks,
     /// The caches whose sheaf or magazine capacity is changed by the design's options.
     pub capacities: CapacityEffect,
@@ -77,8 +77,8 @@ pub struct CapacityEffect {
     pub raised: u64,
     /// The number of caches whose capacity is smaller than without the options.
     pub lowered: u64,
-    /// The cache whose capacity, unless 0, grows by the largest factor: its name, and its capacity without
-    /// and with the options.
+    /// The cache whose nonzero capacity grows by the largest factor: its name, and its capacity without and with the
+    /// options.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub most_raised: Option<(String, u64, u64)>,
 }
@@ -114,7 +114,7 @@ impl fmt::Display for CapacityEffect {
     }
 }
 
-/// A visitor that returns the capacity of each cache, before the design has served an operation.
+/// A visitor that returns the initial capacity of each cache, before the design has served an operation.
 struct CapacityVisitor<'s>(&'s Stream);
 
 impl Visitor for CapacityVisitor<'_> {
@@ -161,7 +161,7 @@ pub struct CacheAtMoment {
     pub causes: Vec<SlabCause>,
 }
 
-/// Why a cache has more or fewer slabs in a design than in the kernel, with the cause's count since the
+/// The reason why a design has more or fewer slabs of a cache than the kernel, with the cause's count since the
 /// `before` snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -172,23 +172,23 @@ pub enum SlabCause {
     /// Objects were allocated without an event. The replay infers a likely time for an allocation without an
     /// event, if the trace shows the allocation of the object's page.
     AllocatedWithoutEvent(u64),
-    /// Objects from before the trace were freed, and the trace does not show which slabs contained them.
+    /// Objects from before the trace were freed, and the trace does not show the slabs that contained them.
     FreedFromBefore(u64),
-    /// The kernel's table and its page events differ by the given number of slabs, because the kernel frees
-    /// pages a grace period after their slab has left the table.
+    /// The kernel's table and page events differ by this number of slabs, because a slab's pages are freed a grace
+    /// period after it has left the table.
     PagesDiffer(u64),
-    /// The design puts the given number of objects into a slab, and the kernel another number.
+    /// The design puts this number of objects into a slab; the kernel puts in a different number.
     OtherSize(u64),
-    /// In the `before` snapshot, free objects were in slabs that the trace does not show, so their
-    /// distribution over these slabs is a guess.
+    /// In the `before` snapshot, some free objects were in slabs that the trace does not show; their distribution over
+    /// these slabs is a guess.
     FreeBefore(u64),
     /// No other cause applies: the model of the kernel's policy chose other slabs than the kernel did.
     Model,
 }
 
 impl SlabCause {
-    /// Derives the cause from the counters in `before` and in the present snapshot, the kernel's number of
-    /// slabs in both, and the intended differences.
+    /// Derives the cause from three inputs: the counters in `before` and now, the kernel's number of slabs in both, and
+    /// the intended differences.
     fn of(
         before: CacheTally,
         now: CacheTally,
@@ -216,7 +216,7 @@ impl fmt::Display for SlabCause {
         match *self {
             Self::FreedWithoutEvent(n) => write!(f, "{} objects freed without an event", grouped(n)),
             Self::AllocatedWithoutEvent(n) => write!(f, "{} objects allocated without an event", grouped(n)),
-            Self::FreedFromBefore(n) => write!(f, "{} objects freed from before the trace", grouped(n)),
+            Self::FreedFromBefore(n) => write!(f, "{} objects from before the trace were freed", grouped(n)),
             Self::PagesDiffer(n) => {
                 write!(f, "page events and the kernel's table differ by {} slabs", grouped(n))
             }
@@ -247,8 +247,8 @@ pub struct KernelCacheAtMoment {
 pub struct DesignCacheAtMoment {
     /// The number of slabs: the kernel's number in `before` plus the design's change.
     pub slabs: i64,
-    /// The uncertainty band around the predicted number of slabs; for the kernel's design, it contains the
-    /// real number for at least nine of ten caches.
+    /// The uncertainty of the predicted number of slabs; for the kernel's design, the band contains the real number for
+    /// at least nine of ten caches.
     pub band: [i64; 2],
     /// The number of active objects: the kernel's number in `before` plus the design's change.
     pub active_objs: i64,
@@ -266,7 +266,7 @@ pub struct DesignCacheAtMoment {
     pub in_depot: u64,
 }
 
-/// Sums of the numbers of slabs of many caches.
+/// The numbers of slabs, summed over many caches.
 #[derive(Debug, Default, Serialize)]
 pub struct SlabSums {
     /// The kernel's number of slabs.
@@ -275,11 +275,10 @@ pub struct SlabSums {
     pub design: i64,
     /// The sum over all caches of the absolute difference between the design and the kernel.
     pub absolute_error: u64,
-    /// The error of predicting that nothing changes after the `before` snapshot: the sum of the absolute
-    /// changes.
+    /// The error of a prediction without any change after the `before` snapshot: the sum of the absolute changes.
     pub unchanged_error: u64,
-    /// The design's error divided by the error of predicting no change; a value below 1 is better than no model. `None`
-    /// if nothing changed.
+    /// The design's error divided by the error of predicting no change; below 1, the model is better than no model. The
+    /// value is `None` if nothing changed.
     pub skill: Option<f64>,
     /// The accuracy of the prediction for caches with more than 100 objects.
     pub caches_over_100: AccurateCacheCount,
@@ -298,7 +297,7 @@ pub struct AccurateCacheCount {
     pub within_2_percent_or_a_slab: u64,
 }
 
-/// Sums of the numbers of active objects of many caches.
+/// The numbers of active objects, summed over many caches.
 #[derive(Debug, Default, Serialize)]
 pub struct ActiveSums {
     /// The sum over all caches of the kernel's absolute change since `before`.
@@ -310,18 +309,18 @@ pub struct ActiveSums {
 /// Replays a trace through designs.
 ///
 /// # Errors
-/// Fails for the same reasons as [`run`](super::run).
+/// Fails in the same cases as [`run`](super::run).
 pub fn designs<P: Policy>(
     path: Option<&Path>,
     options: &Options,
     specs: &[Spec<P>],
-    predict: Option<&OtherBoots>,
+    predict: Option<&OtherBootFolders>,
     series: Option<&RefCell<Series>>,
     progress: &Progress,
 ) -> Result<DesignReport, ReplayError> {
     let start = predict.and_then(|beside| beside.start.as_deref());
     let start = start.map(|folder| Start::read(folder, progress)).transpose()?;
-    let boots = predict.map(OtherBoots::read).transpose()?;
+    let boots = predict.map(OtherBootFolders::read).transpose()?;
     let Input { trace, stream: traced, tables, pages, tallies, guessed, missing, other } =
         Input::open(path, options, start.as_ref(), progress)?;
     let mut designs: Vec<DesignRun> = Vec::new();
@@ -399,11 +398,11 @@ pub fn designs<P: Policy>(
     Ok(DesignReport { trace, cpus, operations, linux, missing, designs, prediction })
 }
 
-/// The memory that is added for a repetition of a run that ran out of memory, in eighths of the largest zone.
+/// The memory that is added when a run is repeated because it ran out of memory, in eighths of the largest zone.
 const ADDED_MEMORY_EIGHTHS: [u64; 3] = [1, 4, 8];
 
-/// Enlarges the zones to the next amount above `added` bytes; returns the zones and the new amount. Returns
-/// `None` if no table describes the zones, or if the machine already had the largest size.
+/// Enlarges the zones to the next step above `added` bytes; returns the zones and the new amount of added memory.
+/// Returns `None` if no table describes the zones, or if the machine already had the largest size.
 fn with_enlarged_zones(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(ZoneKind, u32)>, u64)> {
     let mut zones = zones.to_vec();
     let (_, pages) = zones.iter_mut().max_by_key(|(_, pages)| *pages)?;
@@ -418,7 +417,7 @@ fn with_enlarged_zones(zones: &[(ZoneKind, u32)], added: u64) -> Option<(Vec<(Zo
 enum StopReason {
     /// Allocations failed.
     #[error(
-        "{failed} of the first {operation} operations fail, because no memory or no block of this size is free; the machine has {} MiB",
+        "{failed} of the first {operation} operations fail, because no free block is large enough; the machine has {} MiB of memory",
         bytes >> 20
     )]
     Memory {
@@ -511,20 +510,19 @@ impl DesignReport {
     }
 }
 
-/// Returns the band around a predicted number of slabs: one slab, plus 2 %, plus up to 3 % for slabs whose
-/// objects are not in the trace. The parameter `hidden` is the number of slabs whose objects are not in the
-/// trace.
-fn band(slabs: i64, hidden: u64) -> [i64; 2] {
+/// Returns the slab_range around a predicted number of slabs: one slab, plus 2 %, plus up to 3 % for slabs without
+/// traced objects. The parameter `hidden` is the number of slabs whose objects the trace does not show.
+fn slab_range(slabs: i64, hidden: u64) -> [i64; 2] {
     let most = slabs * 3 / 100;
     let width = 1 + slabs * 2 / 100 + most.min(i64::try_from(hidden).unwrap_or(most));
     [(slabs - width).max(0), slabs + width]
 }
 
-/// Returns the number of slabs with `per` objects each that would replace `slabs` slabs with
-/// `objects_per_slab` objects each, given the number of objects in use.
+/// Converts a number of slabs with `objects_per_slab` objects each to slabs with `per` objects each, given the objects
+/// in use.
 ///
-/// If the new slabs are smaller, splitting an old slab can give empty slabs; objects in use are assumed to be
-/// at random positions.
+/// If the new slabs are smaller, some parts of an old slab can be empty; the objects in use are assumed to be at random
+/// positions.
 fn resized_slabs(per: u64, slabs: u64, objects_per_slab: u64, in_use: u64) -> u64 {
     let objects = slabs * objects_per_slab;
     if per == 0 || per >= objects_per_slab {
@@ -634,8 +632,10 @@ impl Moment {
             let (before, now, slabs) = (tally("before"), tally(&self.name), [then, cache.kernel.slabs]);
             let hidden = |tally: CacheTally| tally.hidden_frees + tally.hidden_allocs;
             let design = &mut cache.design;
-            design.band =
-                band(design.slabs, (guessed + hidden(now).saturating_sub(hidden(before))) / per_slab.max(1));
+            design.band = slab_range(
+                design.slabs,
+                (guessed + hidden(now).saturating_sub(hidden(before))) / per_slab.max(1),
+            );
             self.slabs.in_band += u64::from((design.band[0]..=design.band[1]).contains(&(slabs[1] as i64)));
             if design.slabs != slabs[1] as i64 {
                 cache.causes = match is_other {
@@ -648,7 +648,7 @@ impl Moment {
     }
 }
 
-/// The number of caches to show; the cache in which a design differs most comes first.
+/// The number of caches to show; the cache with the largest difference between a design and the kernel comes first.
 const MAX_WORST_CACHES: usize = 10;
 
 /// The text that explains the table of sums.
@@ -674,7 +674,7 @@ impl fmt::Display for DesignReport {
                 locks if locks == Locks::default() => writeln!(f, "; locks are not counted")?,
                 Locks { lists, depot } => writeln!(
                     f,
-                    "; locks: {} of slab lists, {} of barns or depots",
+                    "; locks taken: {} of slab lists, {} of barns or depots",
                     grouped(lists),
                     grouped(depot)
                 )?,
@@ -685,8 +685,7 @@ impl fmt::Display for DesignReport {
             if run.added_memory > 0 {
                 writeln!(
                     f,
-                    "{}: the design's machine has {} more free memory than the traced kernel had, because the kernel reclaims and compacts memory and designs do \
-                     not. Free pages are not compared.",
+                    "{}: the design's machine has {} more free memory than the traced kernel had, because the kernel reclaims and compacts memory, which designs do not do. Free pages are not compared.",
                     run.design,
                     size(run.added_memory)
                 )?;
@@ -762,7 +761,7 @@ impl fmt::Display for DesignReport {
                 }
                 writeln!(
                     f,
-                    "\n{} at `{}`, the caches that differ most from the traced kernel:",
+                    "\n{} at `{}`: the caches whose slabs differ most from the traced kernel's:",
                     run.design, moment.name
                 )?;
                 for (error, cache) in worst.into_iter().take(MAX_WORST_CACHES) {

@@ -11,16 +11,16 @@ use uslab_engine::{Engine, MAX_MACHINE_MEMORY, Machine, Shipping, Stream};
 
 /// The template of the replay page, built from `sim/web` by `.ci/web --write`.
 const TEMPLATE: &str = include_str!("../../web/built/replay.html");
-/// The template of the page that shows demos.
+/// The template of the web page that shows demos.
 const FRONT: &str = include_str!("../../web/built/index.html");
 /// The simulation engine, compiled to WebAssembly by `.ci/page --write`.
 static ENGINE: &[u8] = include_bytes!("../../web/engine.wasm");
 
-/// Runs the stream on the engine in this process, and then returns the web page as HTML. `command` is the
-/// command line that produces this page's stream.
+/// Runs the stream on the engine in this process, and then returns the web page as HTML. `command` is the command line
+/// that produces this page's stream.
 ///
 /// # Errors
-/// Fails if the stream needs more memory than the page's simulated machine has, or breaks a conservation
+/// Fails if the stream needs more memory than the simulated machine of the page, or if it breaks a conservation
 /// invariant.
 pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     let most = MAX_MACHINE_MEMORY >> 20;
@@ -40,7 +40,7 @@ pub fn page(stream: &Stream, command: &str) -> anyhow::Result<String> {
     Ok(web::page(TEMPLATE, &[("{engine}", &engine), ("{stream}", &stream), ("{command}", &command)]))
 }
 
-/// Returns the page of demos, which needs no stream. `latency` is the output of `uslab lab latency`.
+/// Returns the web page of demos, which needs no stream. `latency` is the output of `uslab lab latency`.
 ///
 /// # Errors
 /// Fails if the engine's WebAssembly cannot be compressed, which is not expected to happen.
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn replay_page_is_self_contained() {
+    fn replay_web_page_is_self_contained() {
         let mut writer = Writer::new("a trace".to_owned(), 1);
         writer.begin(0);
         writer.cache("dentry".to_owned(), Kind::Named, 192);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_too_large_for_a_page_is_refused() {
+    fn trace_too_large_for_a_web_page_is_refused() {
         let mut writer = Writer::new("a trace".to_owned(), 1);
         for block in 0..300 {
             writer.begin(0);

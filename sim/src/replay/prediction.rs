@@ -1,14 +1,14 @@
-//! Predicts how other options would have changed the traced kernel.
+//! Predicts how the traced kernel would have behaved with other options.
 //!
 //! Two designs run the same trace: one with the kernel's options, one with other options. The kernel's counts
 //! with its own options are known, and the difference between the two designs is the effect of the other
-//! options. The errors of the first design, for example from hidden allocations, are assumed to be the same
-//! in the second design. If the two designs have slabs of different sizes, slabs whose creation is not in the
-//! trace are counted by their objects.
+//! options. Errors of the first design, such as errors from hidden allocations, are assumed to be the same in the
+//! second design. If the two designs have slabs of different sizes, slabs without a traced creation are counted by
+//! their objects.
 //!
-//! Another kernel also starts differently: because of its version or its number of CPUs, its tables differ
-//! even before the workload. If the user gives a boot of the other kernel without the workload, the
-//! prediction begins with the table of that boot ([`start`](super::start)).
+//! Another kernel also starts differently: with its version or its number of CPUs, its tables differ even before the
+//! workload. If the user gives a boot of the other kernel without the workload, the prediction begins with the table of
+//! this boot ([`start`](super::start)).
 
 use super::ReplayError;
 use super::moments::{CacheAtMoment, DesignRun};
@@ -27,7 +27,7 @@ pub struct Prediction {
     pub from: String,
     /// The design with the other options.
     pub to: String,
-    /// The number of shared locks in the first and in the second design.
+    /// The number of shared locks that the first and the second design would have taken.
     pub locks: (Locks, Locks),
     /// The prediction for each snapshot of the kernel's tables.
     pub moments: Vec<PredictedMoment>,
@@ -53,12 +53,12 @@ pub struct Predicted {
     pub traced: u64,
     /// The predicted number of slabs, with the second design's options.
     pub predicted: u64,
-    /// The band around the predicted number of slabs; for about nine of ten caches, the real number is
-    /// inside.
+    /// The uncertainty of the predicted number of slabs; for about nine of ten caches, the real number is inside the
+    /// band.
     pub band: [u64; 2],
     /// The number of slabs in a boot that really had the other options.
     pub real: Option<u64>,
-    /// The difference in the number of slabs between several boots with the first options.
+    /// The variation of the number of slabs between boots with the first options.
     pub noise: u64,
     /// The number of objects in a slab: in the traced kernel, with the other options, and in the real boot.
     pub objects_per_slab: (u64, u64, Option<u64>),
@@ -69,9 +69,8 @@ pub struct Predicted {
     pub held: (u64, u64),
 }
 
-/// A comparison of a prediction with the change that a real boot shows. The comparison includes caches of
-/// more than ten slabs whose change exceeds 5 %, and exceeds the difference between two boots with equal
-/// options.
+/// A comparison of a prediction with the change that a real boot shows. The comparison includes caches of more than ten
+/// slabs whose change exceeds both 5 % and the difference between two boots with equal options.
 #[derive(Debug, Serialize)]
 pub struct Compared {
     /// The number of slabs in the caches that are in both tables: traced, predicted, real.
@@ -92,7 +91,7 @@ pub struct Compared {
 
 /// The folders with tables of other boots.
 #[derive(Clone, Debug, Default)]
-pub struct OtherBoots {
+pub struct OtherBootFolders {
     /// A boot with the second options and without the workload; the prediction begins with the table of this
     /// boot.
     pub start: Option<PathBuf>,
@@ -102,8 +101,8 @@ pub struct OtherBoots {
     pub again: Vec<PathBuf>,
 }
 
-impl OtherBoots {
-    pub(super) fn read(&self) -> Result<Boots, ReplayError> {
+impl OtherBootFolders {
+    pub(super) fn read(&self) -> Result<BootTables, ReplayError> {
         let read = |path: &PathBuf, option| {
             let tables = Tables::read(path)?;
             if tables.latest_slabinfo().is_none() {
@@ -116,13 +115,13 @@ impl OtherBoots {
         };
         let real = self.real.as_ref().map(|path| read(path, "--beside")).transpose()?;
         let again = self.again.iter().map(|path| read(path, "--again")).collect::<Result<_, _>>()?;
-        Ok(Boots { real, again })
+        Ok(BootTables { real, again })
     }
 }
 
 /// The tables of other boots.
 #[derive(Debug, Default)]
-pub(super) struct Boots {
+pub(super) struct BootTables {
     real: Option<Tables>,
     again: Vec<Tables>,
 }
@@ -132,7 +131,7 @@ const MIN_SLABS: u64 = 10;
 
 impl Prediction {
     /// Makes a prediction from two runs of one trace and the tables of other boots.
-    pub(super) fn new(from: &DesignRun, to: &DesignRun, boots: &Boots) -> Self {
+    pub(super) fn new(from: &DesignRun, to: &DesignRun, boots: &BootTables) -> Self {
         let moments = from.moments.iter().filter_map(|moment| {
             let other = to.moments.iter().find(|other| other.name == moment.name)?;
             let at = |tables: &Tables| tables.at(&moment.name)?.slabinfo.clone();
@@ -151,7 +150,7 @@ impl Prediction {
                     name: to.name.clone(),
                     traced,
                     predicted,
-                    band: band(predicted, noise),
+                    band: error_band(predicted, noise),
                     real: row.map(|row| row.slabs),
                     noise,
                     objects_per_slab: (
@@ -182,8 +181,7 @@ impl Prediction {
     }
 }
 
-/// Returns the predicted number of slabs; if the traced kernel does not have the cache, returns the design's
-/// number.
+/// Returns the predicted number of slabs; for a cache that the traced kernel does not have, the design's number.
 fn slabs(from: Option<&CacheAtMoment>, to: &CacheAtMoment) -> u64 {
     let hidden = from.map_or(0.0, |from| {
         let error = from.kernel.slabs as i64 - from.design.slabs;
@@ -215,7 +213,11 @@ impl PredictedMoment {
             (0, 0) => String::new(),
             (cpus, 0) => format!("; CPUs hold {} free objects", grouped(cpus)),
             (cpus, shared) => {
-                format!("; CPUs hold {} free objects, barns or depots {}", grouped(cpus), grouped(shared))
+                format!(
+                    "; CPUs hold {} free objects, and barns or depots hold {}",
+                    grouped(cpus),
+                    grouped(shared)
+                )
             }
         };
         format!(
@@ -233,11 +235,10 @@ fn mib(pages: u64) -> String {
     format!("{:.2} MiB", (pages * PAGE_SIZE as u64) as f64 / f64::from(1 << 20))
 }
 
-/// Returns the band around a prediction: a tenth of the slabs, plus the difference between boots with equal
-/// options, plus two slabs below or one slab above. Predictions for small caches are too large more often
-/// than too small. For kernels from 6.12 to 7.2, 92 of 100 caches are inside the band (recordings `files`,
-/// `tcp`, `msg`).
-fn band(predicted: u64, noise: u64) -> [u64; 2] {
+/// Returns the error_band around a prediction: a tenth of the slabs, plus the difference between boots with the same
+/// options, plus two slabs below or one above. Predictions for small caches are too large more often than too small.
+/// For kernels from 6.12 to 7.2, 92 of 100 caches are inside the error_band (recordings `files`, `tcp`, `msg`).
+fn error_band(predicted: u64, noise: u64) -> [u64; 2] {
     let width = predicted / 10 + noise;
     [predicted.saturating_sub(width + 2), predicted + width + 1]
 }
@@ -301,9 +302,7 @@ impl fmt::Display for Prediction {
                 } = real;
                 writeln!(
                     f,
-                    "Slabs of all caches: {} traced, {} predicted, {} real. Of {changed} caches that really changed by more than 5 %, and by more than \
-                     chance, the change of {right_sign} has the right sign. Half of the predictions have an error of less than \
-                     {median_error_percent:.1} % of the real slabs, and {median_error_of_change_percent:.1} % of the change. {in_band} of \
+                    "Slabs of all caches: {} traced, {} predicted, {} real. {changed} caches really changed by more than 5 % and by more than chance; for {right_sign} of them, the predicted change has the right sign. Half of their predictions have an error below {median_error_percent:.1} % of the real number of slabs, and half have an error below {median_error_of_change_percent:.1} % of the real change. {in_band} of \
                      {caches} caches are in their band.",
                     grouped(*traced),
                     grouped(*predicted),
@@ -387,14 +386,14 @@ mod tests {
         assert_eq!(slabs(None, &at(0, 7, 16)), 7);
     }
 
-    /// Regression test: the report explained a decrease of all slabs by caches that grew.
+    /// Regression test: the report named caches that grew as the explanation of a total decrease.
     #[test]
     fn total_change_is_explained_by_caches_with_the_same_direction() {
         let cache = |name: &str, then, now| Predicted {
             name: name.to_owned(),
             traced: then,
             predicted: now,
-            band: band(now, 0),
+            band: error_band(now, 0),
             real: None,
             noise: 0,
             objects_per_slab: (8, 8, None),
@@ -416,7 +415,7 @@ mod tests {
             name: String::new(),
             traced,
             predicted,
-            band: band(predicted, noise),
+            band: error_band(predicted, noise),
             real,
             noise,
             objects_per_slab: (8, 8, Some(8)),

@@ -1,10 +1,10 @@
 //! Infers when objects were freed without an event, in caches with sheaves. `kfree_rcu` puts objects into a
 //! sheaf, and no event shows the time.
 //!
-//! If an address is allocated again, the object at this address was freed much earlier, because CPUs and the
-//! barn first hand out other free objects. The free is therefore placed earlier by `n` allocations, where `n`
-//! is the number of objects that all sheaves hold. At the end of a trace, `n` objects are free without being
-//! allocated again; the oldest objects are assumed to be free.
+//! An object at an address that is allocated again was freed much earlier, because CPUs and the barn first hand out
+//! other free objects. The free is therefore placed `n` allocations earlier; `n` is the number of objects that all
+//! sheaves hold. At the end of a trace, `n` objects are free but not yet allocated again; the oldest objects are
+//! assumed to be free.
 
 use super::linux;
 use super::traced::TracedInput;

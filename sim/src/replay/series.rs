@@ -1,5 +1,5 @@
-//! Writes a run as rows of CSV: the state of every cache and every CPU, and the number of free blocks of each
-//! order, at a hundred points of the run.
+//! Writes a run as rows of CSV with a hundred points: each point has the state of every cache and CPU, and the number
+//! of free blocks of each order.
 
 use std::fmt::Write;
 use uslab_engine::{Design, Engine, EngineError};

@@ -16,21 +16,20 @@ pub struct Returned {
     pub design: String,
     /// The number of returned slabs by cache; caches without an event are left out.
     pub slabs: BTreeMap<String, u64>,
-    /// The real shrink that the traced system made after the snapshot, if any.
+    /// The real shrink of the traced system after the snapshot, if the recording contains one.
     pub recorded: Option<Recorded>,
 }
 
-/// A real shrink that the traced system made after the snapshot, as the model computes it.
+/// A real shrink of the traced system after the snapshot, as the model computes it.
 #[derive(Debug)]
 pub struct Recorded {
     /// The name of the next snapshot.
     pub until: String,
-    /// By how many slabs each cache is smaller in the snapshot `until`; negative for caches that grew.
+    /// The number of slabs by which each cache is smaller in the snapshot `until`; negative for caches that grew.
     pub slabs: BTreeMap<String, i64>,
 }
 
-/// Returns the slabs that a shrink would have freed at the time when the recorder read the tables of the
-/// snapshot `moment`.
+/// Returns the slabs that a shrink would have freed when the recorder read the tables of the snapshot `moment`.
 ///
 /// # Errors
 /// Fails if the trace cannot be read, has no mark of the snapshot, or does not show the kernel's release.
@@ -70,7 +69,7 @@ struct Shrink<'s> {
     stream: &'s Stream,
     /// The operation at which the caches are shrunk.
     operation: u64,
-    /// For a shrink that the stream itself contains, the operation at which the slabs are counted again.
+    /// The operation at which the slabs are counted again, if the stream itself contains the shrink.
     until: Option<u64>,
 }
 

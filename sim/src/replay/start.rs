@@ -1,8 +1,8 @@
-//! Facts about the other kernel of a prediction, from a boot of that kernel without the workload.
+//! Facts about the other kernel of a prediction; they come from a boot of that kernel without the workload.
 //!
-//! Three sources of that boot are used: the table `before.slabinfo` (caches, object sizes, and slabs before
-//! the workload), the links in `slab-attributes.tsv` (caches that share slabs), and the trace (the cache of
-//! each call site). Counts from snapshots after `before` are not used.
+//! The facts have three sources: the table `before.slabinfo` (caches, object sizes, initial slabs), the links in
+//! `slab-attributes.tsv` (caches that share slabs), and the trace (call sites and their caches). The counts of
+//! snapshots after `before` are not used.
 
 use super::ReplayError;
 use super::stream::kind;
@@ -21,7 +21,7 @@ pub(super) struct Start {
     kernel: Kernel,
     /// The cache name for each alias.
     aliases: FxHashMap<String, String>,
-    /// The cache from which a call site allocates, indexed by the site's full text. `None` if the site
+    /// The cache from which a call site allocates, indexed by the site's full text. The value is `None` if the site
     /// allocates from several caches.
     sites: Sites,
     /// The cache from which a function allocates; used instead of the call sites if the two kernels are
@@ -91,7 +91,7 @@ impl Start {
     }
 
     /// Returns the cache from which a call site of the trace would allocate in the other kernel.
-    fn of_site(&self, site: &str) -> Option<&str> {
+    fn cache_of_site(&self, site: &str) -> Option<&str> {
         let known = self.sites.get(site).or_else(|| self.functions.get(function(site)));
         known?.as_deref()
     }
@@ -114,7 +114,8 @@ impl Start {
                 OpKind::Alloc { cache, site, .. } if resolver.cache(*cache).kind == CacheKind::Named => {
                     *cache = *sites.entry((*cache, *site)).or_insert_with(|| {
                         let site = resolver.call_site(*site);
-                        let Some((name, size)) = self.of_site(&site).and_then(|name| self.cache(name)) else {
+                        let Some((name, size)) = self.cache_of_site(&site).and_then(|name| self.cache(name))
+                        else {
                             return defaults[cache.0 as usize];
                         };
                         CacheId(*numbers.entry(name.to_owned()).or_insert_with(|| {
@@ -186,12 +187,18 @@ mod tests {
         };
         start.learn("f+0x1/0x9", "one");
         start.learn("f+0x1/0x9", "one");
-        assert_eq!((start.of_site("f+0x1/0x9"), start.of_site("f+0x2/0x8")), (Some("one"), Some("one")));
+        assert_eq!(
+            (start.cache_of_site("f+0x1/0x9"), start.cache_of_site("f+0x2/0x8")),
+            (Some("one"), Some("one"))
+        );
         start.learn("f+0x5/0x9", "other");
-        assert_eq!((start.of_site("f+0x5/0x9"), start.of_site("f+0x2/0x8")), (Some("other"), None));
-        assert_eq!(start.of_site("g+0x1/0x9"), None);
+        assert_eq!(
+            (start.cache_of_site("f+0x5/0x9"), start.cache_of_site("f+0x2/0x8")),
+            (Some("other"), None)
+        );
+        assert_eq!(start.cache_of_site("g+0x1/0x9"), None);
         start.learn("f+0x5/0x9", "one");
-        assert_eq!(start.of_site("f+0x5/0x9"), None, "the cache depends on the caller");
+        assert_eq!(start.cache_of_site("f+0x5/0x9"), None, "the cache depends on the caller");
     }
 
     #[test]

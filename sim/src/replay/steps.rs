@@ -1,19 +1,17 @@
-//! Finds when each step of a recording's script ran, because one step takes many operations between two
-//! marks.
+//! Finds when each step of a recording's script ran; between two marks, one step can take many operations.
 
 use super::traced::TracedInput;
 use crate::trace::{Op, OpKind, SiteId};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Finds when caches were shrunk. Returns the operation before each shrink, and the cache's folder in
-/// `/sys/kernel/slab`, or `None` for all caches.
+/// Finds when caches were shrunk. Returns the operation before each shrink, with the cache's folder in
+/// `/sys/kernel/slab`, or `None` if all caches were shrunk.
 ///
 /// Between two marks, a recording's script writes to the file `shrink` in each cache's folder, twice per
-/// folder. Opening a file `shrink` allocates in `kernfs_fop_open`, and ends with a free of the path. If
-/// `kernfs_fop_open` allocates as often as the script opens files, the n-th allocation belongs to the n-th
-/// folder. If the number of files and the number of allocations differ, all caches are assumed to be shrunk
-/// at the second mark.
+/// folder. Opening a file `shrink` first allocates in `kernfs_fop_open`, and ends with the free of the path. If
+/// `kernfs_fop_open` has as many allocations as the script has files, the n-th allocation belongs to the n-th folder.
+/// If these two numbers differ, all caches are assumed to be shrunk at the second mark.
 ///
 /// The mark `SHRINK cache NAME` precedes a write to the file `shrink` of one cache.
 pub(super) fn shrinks(
@@ -77,7 +75,9 @@ fn next_free(ops: &[Op], from: usize) -> usize {
 /// reading. Between the mark and the reading, the script opens files. The reading of slabinfo begins when
 /// `seq_read_iter` allocates a buffer. If no allocation of a `seq_read_iter` buffer precedes the next mark,
 /// the mark itself is used.
-pub(super) fn readings(TracedInput { resolver, ops, .. }: TracedInput<'_>) -> FxHashMap<usize, usize> {
+pub(super) fn find_slabinfo_readings(
+    TracedInput { resolver, ops, .. }: TracedInput<'_>,
+) -> FxHashMap<usize, usize> {
     let mut found = FxHashMap::default();
     let (mut begun, mut names) = (None, FxHashMap::default());
     for (at, op) in ops.iter().enumerate() {
@@ -144,8 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn kernel_table_is_read_when_its_buffer_is_allocated() {
-        let of = |lines: &[&str]| readings(Trace::new(lines, &[]).traced()).into_iter().collect::<Vec<_>>();
+    fn read_time_of_a_kernel_table_is_the_allocation_of_its_buffer() {
+        let of = |lines: &[&str]| {
+            find_slabinfo_readings(Trace::new(lines, &[]).traced()).into_iter().collect::<Vec<_>>()
+        };
         let (begin, done) = ("0 mark SNAP before begin", "0 mark SNAP before slabinfo done");
         let other = "0 alloc seq_open+0x1 node ffff888001000000";
         let buffer = "0 alloc seq_read_iter+0x1 node ffff888001001000";

@@ -5,7 +5,7 @@ use super::from_before::InitialSlab;
 use super::hidden::{HiddenOperationKind, deaths, hidden_operations};
 use super::linux;
 use super::recycled::recycled;
-use super::steps::{readings, shrinks};
+use super::steps::{find_slabinfo_readings, shrinks};
 use super::traced::TracedInput;
 use crate::trace::{CacheKind, Counts, FreeOrigin, Kernel, Op, OpKind, PageSize, PageUse, Pfn, Resolver};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,8 +18,8 @@ use uslab_engine::design::CallMode;
 use uslab_engine::stream::{Kind, MAGIC};
 use uslab_engine::{Stream, Writer};
 
-/// Returns `true` if a file is a converted trace. Returns `false` for a file that cannot be opened or is too
-/// short (the caller reports the error), and for a pipe, which is not read.
+/// Returns `true` if a file is a converted trace. Returns `false` for a pipe, which is not read, and for a file that is
+/// too short or cannot be opened; the caller reports the error.
 pub fn is_converted(path: &Path) -> bool {
     let mut first = [0; MAGIC.len()];
     path.is_file()
@@ -37,8 +37,8 @@ pub(super) fn traced_cpus(counts: &Counts) -> u64 {
 pub(super) enum InitialSlabs<'k> {
     /// Slabs inferred from the trace.
     Slabs(Vec<InitialSlab>),
-    /// No initial slabs, because the design models another kernel; the fields are the other kernel's caches
-    /// (names, kinds, sizes), the other kernel, and its slabinfo.
+    /// No initial slabs, because the design models another kernel; the fields are that kernel's caches (names, kinds,
+    /// sizes), its `Kernel`, and its slabinfo.
     Other(Vec<(String, Kind, u32)>, &'k Kernel, &'k SlabInfo),
 }
 
@@ -51,7 +51,7 @@ pub(super) fn of(
     before: InitialSlabs<'_>,
 ) -> Stream {
     let TracedInput { resolver, ops, tables } = traced;
-    let (shrinks, deaths, readings) = (shrinks(traced), deaths(traced), readings(traced));
+    let (shrinks, deaths, readings) = (shrinks(traced), deaths(traced), find_slabinfo_readings(traced));
     let recycled = recycled(traced, cpus);
     let late: FxHashMap<_, _> = readings.iter().map(|(mark, read)| (*read, *mark)).collect();
     let mut hidden = hidden_operations(traced).into_iter().peekable();
@@ -127,7 +127,7 @@ pub(super) fn of(
     learn(&mut writer, resolver, resolver.caches().len());
     let mut design = linux::design(kernel);
     if !design.is_empty() {
-        design += &linux::present(&design, slabinfo, online);
+        design += &linux::slab_size_option(&design, slabinfo, online);
     }
     writer.kernel(design, |cache| kernel.attributes.number(cache, "sheaf_capacity"));
     writer.finish()
@@ -140,7 +140,7 @@ fn learn(to: &mut Writer, resolver: &Resolver, n: usize) {
     }
 }
 
-/// Writes an operation, which CPU `cpu` of the machine runs, to the stream.
+/// Writes an operation, which the machine's CPU `cpu` runs, to the stream.
 fn write(to: &mut Writer, resolver: &Resolver, op: &Op, cpu: u32) {
     if let OpKind::Alloc { cache, .. } | OpKind::Free { cache, .. } = op.kind {
         learn(to, resolver, cache.0 as usize + 1);
@@ -184,8 +184,7 @@ pub(super) fn kind(kind: CacheKind) -> Kind {
     }
 }
 
-/// Splits `2^order` pages of the traced machine into blocks of 4 KiB pages, and returns the first page and
-/// order of each block.
+/// Splits `2^order` pages of the traced machine into blocks of 4 KiB pages; returns each block's first page and order.
 pub(super) fn split_into_4k_blocks(size: PageSize, pfn: Pfn, order: u8) -> impl Iterator<Item = (u64, u8)> {
     let finer = (size.shift() - PageSize::Kib4.shift()) as u8;
     let all = order + finer;

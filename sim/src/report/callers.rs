@@ -1,9 +1,9 @@
 //! Reports the call sites of allocations, and the lifetimes of objects.
 //!
 //! The table of call sites shows the numbers of `perf kmem stat --caller`. The column *hits* counts the
-//! successful allocations of a call site. The column *ping-pong* counts the objects of a call site that were
-//! freed on another CPU than the allocating CPU. Fragmentation is the part of the allocated bytes that the
-//! callers did not request.
+//! successful allocations of a call site. The column *ping-pong* counts the objects of a call site that were freed on
+//! another CPU than the one that allocated them. Fragmentation is the percentage of allocated bytes that the callers
+//! did not request.
 //!
 //! A lifetime is the time between an object's allocation and its free, if the trace contains both events. A
 //! lifetime is measured in two ways: in time on the trace's clock, and in operations. The operation count
@@ -30,7 +30,7 @@ pub(crate) struct CallerStatistics {
     /// The number of allocations and frees so far.
     operations: u64,
     slabs: Slabs,
-    /// The earliest and the latest time of all operations that have a time.
+    /// The earliest and the latest time among all operations with a time.
     times: Option<(u64, u64)>,
     /// The first time of each mark.
     marks: FxHashMap<MarkId, u64>,
@@ -95,7 +95,7 @@ impl QuantileSamples {
 
 impl CallerStatistics {
     /// Adds an operation of the trace to the statistics.
-    pub(crate) fn see(&mut self, op: &Op) {
+    pub(crate) fn observe_op(&mut self, op: &Op) {
         if op.time_ns > 0 {
             let (first, last) = self.times.unwrap_or((op.time_ns, op.time_ns));
             self.times = Some((first.min(op.time_ns), last.max(op.time_ns)));
@@ -107,7 +107,7 @@ impl CallerStatistics {
                 tally.bytes_alloc += u64::from(bytes_alloc);
                 tally.bytes_req += u64::from(bytes_req);
                 tally.hits += 1;
-                self.lives(cache).live += 1;
+                self.cache_lifetimes(cache).live += 1;
                 let birth = ObjectBirth {
                     site,
                     task: op.task,
@@ -127,7 +127,7 @@ impl CallerStatistics {
                     self.sites.entry(birth.site).or_default().ping_pong += 1;
                 }
                 let operations = self.operations - birth.operation;
-                let lives = self.lives(cache);
+                let lives = self.cache_lifetimes(cache);
                 lives.live -= 1;
                 lives.freed += 1;
                 lives.operations.add(operations);
@@ -140,7 +140,7 @@ impl CallerStatistics {
             OpKind::HiddenFree { cache, ptr, .. } => {
                 if let Some(birth) = self.live.remove(&ptr.0) {
                     self.sites.entry(birth.site).or_default().hidden_frees += 1;
-                    let lives = self.lives(cache);
+                    let lives = self.cache_lifetimes(cache);
                     lives.live -= 1;
                     lives.hidden_frees += 1;
                 }
@@ -152,8 +152,8 @@ impl CallerStatistics {
         }
     }
 
-    /// Returns the objects that are live after all operations so far. The parameter `tables` has the changes
-    /// of the kernel's slabinfo, for each time span.
+    /// Returns the objects that are live after all operations so far. The parameter `tables` contains the changes of
+    /// the kernel's slabinfo for each time span.
     fn remaining_live_objects(
         &self,
         resolver: &Resolver,
@@ -202,7 +202,7 @@ impl CallerStatistics {
         Some((begin, time("WORKLOAD end").filter(|end| *end > begin).unwrap_or(last)))
     }
 
-    fn lives(&mut self, cache: CacheId) -> &mut CacheLifetimes {
+    fn cache_lifetimes(&mut self, cache: CacheId) -> &mut CacheLifetimes {
         let at = cache.0 as usize;
         if at >= self.caches.len() {
             self.caches.resize_with(at + 1, CacheLifetimes::default);
@@ -210,8 +210,8 @@ impl CallerStatistics {
         &mut self.caches[at]
     }
 
-    /// Returns the report of all operations so far; `resolver` provides the names. The parameter `tables` has
-    /// the changes of the kernel's slabinfo, for each time span.
+    /// Returns the report of all operations so far; `resolver` provides the names. The parameter `tables` contains the
+    /// changes of the kernel's slabinfo for each time span.
     pub(crate) fn report(
         &self,
         resolver: &Resolver,
@@ -275,8 +275,7 @@ pub struct CallSite {
     pub bytes_req_per_hit: u64,
     /// The number of allocations.
     pub hits: u64,
-    /// The number of the site's objects that were freed on another CPU than the allocating CPU, on the traced
-    /// machine.
+    /// The number of the site's objects that another CPU freed, on the traced machine.
     pub ping_pong: u64,
     /// The percentage of the allocated bytes that callers did not request.
     pub fragmentation_percent: f64,
@@ -290,8 +289,8 @@ pub struct Lifetimes {
     /// The number of objects whose lifetimes are known, because the trace has both their allocation and their
     /// free.
     pub freed: u64,
-    /// The number of objects of which only a lower limit of the lifetime is known, because the trace has
-    /// their allocation and not their free.
+    /// The number of objects with only a lower limit for the lifetime, because the trace has their allocation but not
+    /// their free.
     pub live: u64,
     /// The number of objects freed without an event, at an unknown time.
     pub hidden_frees: u64,
@@ -399,7 +398,7 @@ mod tests {
         let mut resolver = Recording::read(source, |_| {}).unwrap().resolve(None).unwrap();
         let mut watch = CallerStatistics::default();
         while let Some(op) = resolver.next_op().unwrap() {
-            watch.see(&op);
+            watch.observe_op(&op);
         }
         watch.report(&resolver, &[], which)
     }
@@ -415,8 +414,8 @@ mod tests {
         format!("  sh-1 [{cpu:03}] ..... 1.{microseconds:06}: kfree: call_site=f+0x1/0x2 ptr={ptr:016x}\n")
     }
 
-    /// Regression test: the quarters once divided the whole trace, including the boot, which hid the call
-    /// sites of a growing workload.
+    /// Regression test: the quarters divided the whole trace with the boot, which hid the call sites of a growing
+    /// workload.
     #[test]
     fn leaking_site_grows_in_each_workload_quarter() {
         let mark = |microseconds: u64, text: &str| {
@@ -441,8 +440,11 @@ mod tests {
         assert_eq!((older.objects, older.kmalloc_bytes, &*older.call_site), (1, 64, "boot+0x1/0x9"));
         let callers = watched(&text);
         let page = callers.page(9);
-        assert!(page.contains("576 B of it kmalloc"), "{page}");
-        assert!(page.contains("64 B in 1 objects, 64 B of it kmalloc, is older than the workload"), "{page}");
+        assert!(page.contains("of which 576 B are in kmalloc caches"), "{page}");
+        assert!(
+            page.contains("64 B in 1 objects from before the workload, 64 B of it in kmalloc caches"),
+            "{page}"
+        );
         let all = callers_from_trace_text(&text, LiveObjects::All).live;
         assert!(!all.of_workload && all.objects == 10 && all.older.is_none(), "{all:?}");
         assert!(all.sites.iter().any(|site| site.call_site == "boot+0x1/0x9"), "{all:?}");

@@ -1,24 +1,22 @@
-//! Finds, from the trace, why a cache's number of objects changed differently in the replay and in the
-//! kernel.
+//! Finds the reason why a cache's number of objects changed differently in the replay and in the kernel.
 
 use super::KernelRow;
 use crate::output::{grouped, signed};
 use serde::Serialize;
 
-/// Why the change of a cache's active objects differs between the kernel and the replay.
+/// The reason why the change of a cache's active objects differs between the kernel and the replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace shows a free without an
-    /// event only when the address is allocated again or its page is freed. Before that, the object counts as
-    /// in use in the replay.
+    /// The kernel freed objects without an event (`kfree_rcu`, bulk frees). The trace reveals a free without an event
+    /// only when the address is allocated again, or when its page is freed. Until then, an object freed without an
+    /// event counts as in use in the replay.
     FreedWithoutEvent,
-    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace shows an allocation
-    /// without an event only when the object is freed; objects that are still in use are unknown to the
-    /// replay.
+    /// The kernel allocated objects without an event (`kmem_cache_alloc_bulk`). The trace reveals an allocation without
+    /// an event only when the object is freed; until then, the replay does not know the object.
     AllocatedWithoutEvent,
-    /// The kernel counts every object of a slab that a CPU holds as active, even free objects. The difference
-    /// is at most the objects of one slab for each CPU.
+    /// The kernel counts every object of a slab that a CPU holds as active, including free objects. The kernel's count
+    /// exceeds the replay's by at most one slab's objects for each CPU.
     CpuSlabs,
     /// The cause of the difference is not known.
     Unknown,

@@ -1,4 +1,4 @@
-//! The faults of a trace. The report shows these faults first, because they limit the value of all other
+//! The faults of a trace. The report shows the faults of the trace first, because they limit the value of all other
 //! numbers.
 
 use crate::output::grouped;
@@ -12,11 +12,10 @@ pub struct TraceHealth {
     /// The number of old events that the kernel's ring buffer overwrote before they were read. The number of
     /// overwritten events is from ftrace's header.
     pub overwritten: u64,
-    /// The number of events that the header counts but the text does not contain, because the text was
-    /// truncated or filtered.
+    /// The number of events that the header counts but the text lacks, because the text was truncated or filtered.
     pub missing: u64,
-    /// The number of events that the text reports as lost; for a program's recording, the number of calls
-    /// after its end.
+    /// The number of events that the text reports as lost; for a program's recording, the number of calls after the
+    /// recording ended.
     pub lost: u64,
     /// The number of calls that were in progress when a program's recording ended.
     pub unwritten: u64,
@@ -29,8 +28,8 @@ pub struct TraceHealth {
     pub direct_map: DirectMap,
     /// The page size of the traced machine in bytes.
     pub page_size: PageSize,
-    /// The source of the page size. If the page size is assumed, the size from which kmalloc takes pages is
-    /// assumed, too.
+    /// The source of the page size. If the page size is assumed, the smallest request for which kmalloc takes pages is
+    /// also an assumption.
     pub page_size_source: PageSizeSource,
     /// The faults of the trace as sentences, in the order of the fields.
     pub warnings: Vec<String>,
@@ -54,12 +53,12 @@ impl TraceHealth {
         };
         let mut warnings = String::new();
         // Writing to a string cannot fail.
-        let _ = health.warn(&mut warnings, facts, written);
+        let _ = health.write_warnings(&mut warnings, facts, written);
         health.warnings = warnings.lines().map(str::to_owned).collect();
         health
     }
 
-    fn warn(&self, out: &mut impl fmt::Write, facts: &Facts, written: u64) -> fmt::Result {
+    fn write_warnings(&self, out: &mut impl fmt::Write, facts: &Facts, written: u64) -> fmt::Result {
         if self.overwritten > 0 {
             writeln!(
                 out,
@@ -87,7 +86,7 @@ impl TraceHealth {
         if facts.mark_was_lost {
             writeln!(
                 out,
-                "the mark of the tables `before` was lost, too: these tables are compared with the state at the first remaining event"
+                "the mark at which the tables `before` were read was lost, too: these tables are compared with the state at the first remaining event"
             )?;
         }
         if self.not_understood > 0 {
@@ -133,8 +132,7 @@ impl TraceHealth {
         if pages == 0 || objects == 0 {
             return Ok(());
         }
-        let effect = "which pages are slabs cannot be known. Slab pages are replayed as other pages, and fewer hidden \
-                      frees are found";
+        let effect = "the replay cannot distinguish slab pages from other pages. It treats all of them as other pages, and finds fewer hidden frees";
         match self.direct_map {
             DirectMap::At(_) => return Ok(()),
             DirectMap::Hashed => {

@@ -1,13 +1,13 @@
-//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find objects
-//! that keep partial slabs from being freed.
+//! The objects that are live when a trace ends: by call site, to find leaks, and by slab, to find objects that keep
+//! slabs partial.
 //!
 //! An object counts as live if its allocation is in the trace and its free is not. A leaking call site has
-//! live objects from all parts of the trace. A call site that fills a cache has live objects from the
-//! beginning of the trace, and a busy call site has a few from the end. A slab is known if its pages were
-//! allocated in the trace, and the addresses of objects reveal their pages.
+//! live objects from all parts of the trace. A call site that only fills a cache has live objects from the beginning of
+//! the trace; a busy call site has a few from the end. A slab is known if its pages were allocated in the trace; the
+//! address of an object reveals its page.
 //!
-//! If the trace marks a workload, as recordings do, the report omits objects from before the workload, unless
-//! the user requests them ([`LiveObjects`]); the quarters then divide only the time of the workload.
+//! If the trace marks a workload, the report omits objects from before it, unless the user requests them
+//! ([`LiveObjects`]); the quarters then divide only the workload.
 
 use crate::output::{grouped, size, table, text};
 use crate::trace::{Pfn, Ptr, SlabinfoChange, is_kmalloc};
@@ -55,18 +55,18 @@ impl Slabs {
 /// The live objects that a report shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LiveObjects {
-    /// Objects that were allocated since the workload began; all objects, if the trace marks no workload.
+    /// Objects that were allocated since the workload began; if the trace marks no workload, all objects.
     #[default]
     Workload,
-    /// All objects whose allocation is in the trace. The quarters divide the whole trace.
+    /// All objects whose allocation is in the trace. In this mode, the quarters divide the whole trace.
     All,
 }
 
 /// The objects that are live at the end of a trace.
 #[derive(Debug, Serialize)]
 pub struct Live {
-    /// `true` if all fields except [`pinned`](Self::pinned) and [`older`](Self::older) omit objects from before the
-    /// workload.
+    /// `true` if objects from before the workload are omitted in all fields except [`pinned`](Self::pinned) and
+    /// [`older`](Self::older).
     pub of_workload: bool,
     /// The number of live objects.
     pub objects: u64,
@@ -74,7 +74,7 @@ pub struct Live {
     pub bytes: u64,
     /// The bytes of the live objects in kmalloc caches.
     pub kmalloc_bytes: u64,
-    /// The live objects that were allocated before the workload, and are omitted.
+    /// The live objects from before the workload, which the other fields omit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub older: Option<Older>,
     /// Sentences about call sites that look like leaks, and about sites that only seem to leak.
@@ -82,7 +82,7 @@ pub struct Live {
     /// Call sites; the site with the most live bytes comes first.
     pub sites: Vec<LiveSite>,
     /// Commands; the command with the most live bytes comes first. An object allocated in an interrupt
-    /// belongs to the interrupted command. Objects for which the trace has no command are omitted.
+    /// belongs to the interrupted command. Objects whose command the trace does not show are omitted.
     pub commands: Vec<LiveCommand>,
     /// Control groups of the allocating tasks; the group with the most live bytes comes first. The list is
     /// empty if the trace has no control groups.
@@ -96,7 +96,7 @@ pub struct Live {
 pub struct Older {
     /// The number of objects.
     pub objects: u64,
-    /// The bytes of the objects.
+    /// The size of the objects in bytes.
     pub bytes: u64,
     /// The bytes of the objects in kmalloc caches.
     pub kmalloc_bytes: u64,
@@ -125,14 +125,14 @@ pub struct LiveSite {
     pub oldest_seconds: f64,
     /// The number of the site's objects that were freed without an event.
     pub hidden_frees: u64,
-    /// The number of the site's objects that seem to be live but that the kernel freed without an event. The
-    /// number follows from the kernel's tables, which show fewer objects in use than the trace. `None` if no
-    /// table contains the cache.
+    /// The number of the site's objects that the kernel freed without an event, so that they seem to be live. The
+    /// number follows from the kernel's tables, which show fewer objects in use than the trace does. The value is
+    /// `None` if no table contains the cache.
     pub unseen_frees: Option<u64>,
     /// The change, during the workload, of the number of objects in use in the site's cache, from the
     /// kernel's tables.
     pub kernel_change: Option<i64>,
-    /// The likely reason why the call site has live objects.
+    /// The most likely reason why the call site has live objects.
     pub looks_like: LeakGuess,
 }
 
@@ -238,7 +238,7 @@ pub struct Pinned {
     pub slabs: u64,
     /// The number of bytes in the free objects of the cache's partial slabs.
     pub holes: u64,
-    /// The number of the cache's slabs that only one live object keeps from being freed.
+    /// The number of the cache's slabs that a single live object keeps from being freed.
     pub by_one: u64,
     /// The age in seconds of a slab's youngest live object: the median over the cache's partial slabs.
     pub youngest_seconds: f64,
@@ -298,7 +298,7 @@ impl Live {
             objects: later.len() as u64,
             bytes: later.iter().map(|object| u64::from(object.bytes)).sum(),
             kmalloc_bytes: kmalloc_bytes(&later, names),
-            older: older(objects, begin, names),
+            older: sum_older_objects(objects, begin, names),
             sites,
             commands: commands(&later, names),
             groups: groups(&later, names),
@@ -316,7 +316,7 @@ fn kmalloc_bytes(objects: &[&Object], names: &Names<'_>) -> u64 {
 
 /// Sums the objects that were allocated before the workload began. Returns `None` if no object was allocated
 /// before the workload.
-fn older(objects: &[Object], begin: u64, names: &Names<'_>) -> Option<Older> {
+fn sum_older_objects(objects: &[Object], begin: u64, names: &Names<'_>) -> Option<Older> {
     let older: Vec<&Object> = objects.iter().filter(|object| object.time_ns < begin).collect();
     let sites = sites(&older, names);
     let of_kmalloc = sites.iter().find(|site| is_kmalloc(&site.cache));
@@ -381,10 +381,10 @@ fn sites(objects: &[&Object], names: &Names<'_>) -> Vec<LiveSite> {
     sites
 }
 
-/// Compares the call sites that seem to grow with the kernel's tables. If the kernel's tables show fewer new
-/// objects in use than the trace, the difference was freed without an event. The difference is first
-/// attributed to call sites whose other objects were freed without an event. If no table has the cache, the
-/// site's number of frees without an event decides.
+/// Compares the call sites that seem to grow with the kernel's tables. If the tables show a smaller increase of objects
+/// in use than the trace, the difference was freed without an event. The difference is first attributed to call sites
+/// that have other objects freed without an event. If no table contains the cache, the site's number of frees without
+/// an event decides.
 fn attribute_hidden_frees(sites: &mut [LiveSite], names: &Names<'_>) {
     let mut by_cache = BTreeMap::<String, Vec<&mut LiveSite>>::new();
     for site in sites {
@@ -424,7 +424,7 @@ fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
     let that = |looks| sites.iter().filter(move |site| site.looks_like == looks);
     let growing = that(LeakGuess::Growing).take(MAX_SHOWN_VERDICTS).map(|site| {
         let begins = format!(
-            "{} keeps {} of {}: {} of its {} allocations were not freed, and some of each quarter of the {of}{}.",
+            "{} keeps {} of {}: {} of its {} allocations were not freed. These include allocations from each quarter of the {of}{}.",
             site.call_site,
             size(site.bytes),
             site.cache,
@@ -495,7 +495,7 @@ struct Share {
 }
 
 /// Sums the live objects by a `key` of their tasks.
-fn shares(
+fn sum_by_task(
     objects: &[&Object],
     names: &Names<'_>,
     key: impl Fn(&str) -> Option<&str>,
@@ -526,7 +526,7 @@ fn shares(
 }
 
 fn commands(objects: &[&Object], names: &Names<'_>) -> Vec<LiveCommand> {
-    let shares = shares(objects, names, |task| Some(split_task_text(task).0));
+    let shares = sum_by_task(objects, names, |task| Some(split_task_text(task).0));
     let row = |(command, call_site, sum): (String, String, Share)| LiveCommand {
         command,
         objects: sum.objects,
@@ -537,7 +537,7 @@ fn commands(objects: &[&Object], names: &Names<'_>) -> Vec<LiveCommand> {
 }
 
 fn groups(objects: &[&Object], names: &Names<'_>) -> Vec<LiveGroup> {
-    let shares = shares(objects, names, |task| split_task_text(task).1);
+    let shares = sum_by_task(objects, names, |task| split_task_text(task).1);
     let row = |(group, call_site, sum): (String, String, Share)| {
         let command = sum.commands.iter().max_by_key(|(command, bytes)| (**bytes, Reverse(*command)));
         LiveGroup {
@@ -655,7 +655,7 @@ impl Live {
         if let Some(Older { objects, bytes, kmalloc_bytes, call_site, call_site_bytes }) = &self.older {
             writeln!(
                 out,
-                "  Not shown: {} in {} objects from before the workload, {} of it in kmalloc caches (`--live all` shows them). The most is from one call site: {} by {call_site}.",
+                "  Not shown: {} in {} objects from before the workload, {} of it in kmalloc caches (`--live all` shows them). The call site with the most of it has {}: {call_site}.",
                 size(*bytes),
                 grouped(*objects),
                 size(*kmalloc_bytes),
@@ -731,7 +731,7 @@ impl Live {
         Ok(())
     }
 
-    /// Writes which objects keep slabs partial: by cache, and slab by slab.
+    /// Writes which objects keep slabs partial, first by cache and then by slab.
     fn write_partial_slabs(&self, out: &mut String, rows: usize) -> fmt::Result {
         if self.pinned.is_empty() {
             return Ok(());
@@ -744,8 +744,8 @@ impl Live {
         )?;
         writeln!(
             out,
-            "  Only slabs that were allocated in the trace. age, oldest: the age in seconds of a slab's youngest and oldest object, \
-             median over the slabs; site: the call site of most objects in slabs that are at most a quarter full."
+            "  Only slabs that were allocated in the trace are counted. age, oldest: the age in seconds of a slab's youngest and oldest object, \
+             median over the slabs; site: the call site that allocated the most objects in slabs that are at most a quarter full."
         )?;
         let mut slabs = table(&["cache", "holes", "slabs", "kept by one object", "age", "oldest", "site"]);
         for row in &self.pinned[..shown] {

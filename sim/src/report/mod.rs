@@ -24,7 +24,7 @@ pub enum CacheSort {
     /// Sorted by the number of allocations and frees.
     #[default]
     Busy,
-    /// Sorted by the number of frees on another CPU than the allocating CPU.
+    /// Sorted by the number of frees on another CPU than the one that allocated the object.
     Remote,
     /// Sorted by the number of slabs.
     Slabs,
@@ -63,8 +63,8 @@ pub struct Report {
     pub events_total: u64,
     /// The number of lines that are neither events nor headers; `facts` has the first of these lines.
     pub not_understood: u64,
-    /// The number of events that the kernel reports as lost; for a program's recording, the number of calls
-    /// after its end. If events were lost, all counts after the loss are unreliable.
+    /// The number of events that the kernel reports as lost; for a program's recording, the number of calls after the
+    /// recording ended. If events were lost, all counts from then on are unreliable.
     pub lost: u64,
     /// The number of marks in the trace at which the replay shrank all caches, because the traced system had
     /// shrunk its caches.
@@ -90,10 +90,10 @@ pub struct Report {
     pub fragmentation: Vec<Fragmentation>,
     /// The state of the simulated machine at each snapshot.
     pub snapshots: Vec<SnapshotReport>,
-    /// The number of allocations and frees of objects and pages that the replay requested. Events that
-    /// request nothing (pages of slabs, `kfree(NULL)`, events of the kernel's page lists) do not count.
+    /// The number of allocations and frees of objects and pages that the replay requested. Events that request nothing
+    /// do not count: pages of slabs, `kfree(NULL)`, and events of the kernel's page lists.
     pub operations: u64,
-    /// The number of events per second, where one thread reads and replays the trace.
+    /// The number of events per second; one thread reads and replays the trace.
     pub events_per_second: f64,
     /// The seconds that reading the text took.
     pub read_seconds: f64,
@@ -123,8 +123,8 @@ pub struct TracedMachine {
 pub struct MachineReport {
     /// The number of CPUs.
     pub cpus: u32,
-    /// The number of simulated CPUs on which at least one event is replayed. A traced CPU is replayed on the
-    /// simulated CPU with its number, modulo the number of simulated CPUs.
+    /// The number of simulated CPUs on which at least one event is replayed. A traced CPU is replayed on the simulated
+    /// CPU with the same number, modulo the number of simulated CPUs.
     pub cpus_used: u32,
     /// The number of memory nodes; each node has a contiguous range of CPUs.
     pub nodes: u32,
@@ -137,7 +137,7 @@ pub struct MachineReport {
 }
 
 impl Report {
-    /// Sorts the caches. Caches that compare as equal keep their relative order.
+    /// Sorts the caches. Caches that compare as equal keep the order that they had.
     pub fn sort_caches(&mut self, sort: CacheSort) {
         match sort {
             // The replay's own order.
@@ -155,8 +155,8 @@ impl Report {
 pub struct CacheReport {
     /// The kernel's name of the cache; placeholders for unknown names begin with `?`.
     pub name: String,
-    /// The names of the caches that the kernel merged with this cache; their objects share slabs. Empty
-    /// without the recording's slab-attributes.tsv.
+    /// The names of the caches that the kernel merged with this cache; their objects share slabs. The list is empty if
+    /// the recording has no slab-attributes.tsv.
     pub aliases: Vec<String>,
     /// The size of an object in bytes.
     pub object_size: u64,
@@ -174,11 +174,11 @@ pub struct CacheReport {
     pub live: u64,
     /// The largest number of live objects at any time.
     pub peak_live: u64,
-    /// The number of frees on another simulated CPU than the allocating CPU. The number of remote frees on
-    /// the traced machine is in `facts`.
+    /// The number of frees on another simulated CPU than the one that allocated the object. The number of remote frees
+    /// on the traced machine is a separate field in `facts`.
     pub remote_frees: u64,
-    /// The number of frees on another node than the allocating node; these frees bypass the magazines and
-    /// return the object to its slab.
+    /// The number of frees on another node than the allocating one; such a free bypasses the magazines and returns the
+    /// object to its slab.
     pub remote_node_frees: u64,
     /// The remote frees as a percentage of the frees whose allocation is in the trace.
     pub remote_percent: f64,
@@ -209,7 +209,7 @@ pub struct CacheReport {
     pub kernel: Option<KernelCache>,
 }
 
-/// The kernel's latest counts for a cache, and the changes of these counts.
+/// The kernel's latest counts for a cache, and how they changed.
 #[derive(Debug, Serialize)]
 pub struct KernelCache {
     /// The number of active objects in the latest slabinfo of the kernel.
@@ -218,13 +218,13 @@ pub struct KernelCache {
     pub num_objs: u64,
     /// The number of slabs in the latest slabinfo of the kernel.
     pub num_slabs: u64,
-    /// The change of the number of objects in the kernel, between the two exact snapshots.
+    /// The change of the kernel's number of objects between the two exact snapshots.
     pub objects_change: i64,
-    /// The change of the number of objects in the replay, for the same events.
+    /// The change of the replay's number of objects, for the events between the two exact snapshots.
     pub our_objects_change: i64,
-    /// The change of the number of slabs in the kernel, between the two exact snapshots.
+    /// The change of the kernel's number of slabs between the two exact snapshots.
     pub slabs_change: i64,
-    /// The change of the number of slabs in the replay, for the same events.
+    /// The change of the replay's number of slabs, for the events between the two exact snapshots.
     pub our_slabs_change: i64,
 }
 
@@ -282,17 +282,17 @@ pub struct Conservation {
 pub struct Teardown {
     /// The number of objects that remain in slabs, expected to be 0.
     pub objects: u64,
-    /// The number of slabs that remain, expected to be 0.
+    /// The number of slabs that still exist, expected to be 0.
     pub slabs: u64,
-    /// The number of free pages outside blocks of the largest possible order, expected to be 0.
+    /// The number of free pages that are not merged to blocks of the largest order, expected to be 0.
     pub pages_not_in_maximal_blocks: u64,
     /// The committed bytes before the replay and after everything was freed.
     pub committed_bytes: [u64; 2],
-    /// The resident bytes of the process: before the replay, at its end, and after everything was freed.
+    /// The resident bytes of this process: before the replay, at the end of the replay, and after everything was freed.
     pub resident_bytes: [u64; 3],
 }
 
-/// The changes of the kernel's caches between two snapshots, and the replay's changes for the same events.
+/// For each cache, the kernel's change between two snapshots, and the replay's change between these snapshots.
 #[derive(Debug, Serialize)]
 pub struct KernelComparison {
     /// The name of the earlier snapshot.
@@ -301,27 +301,27 @@ pub struct KernelComparison {
     pub to: &'static str,
     /// The number of caches that changed between the snapshots.
     pub caches: u64,
-    /// The sum of the changes of the number of active objects in the kernel.
+    /// The kernel's change of the number of active objects, summed over all caches.
     pub objects_kernel: i64,
-    /// The sum of the changes of the number of active objects in the replay.
+    /// The replay's change of the number of active objects, summed over all caches.
     pub objects_ours: i64,
-    /// The number of caches whose number of objects changed equally in the replay and in the kernel.
+    /// The number of caches whose number of objects changed by the same amount in the replay and in the kernel.
     pub objects_exact: u64,
     /// The sum over all caches of the absolute difference in the number of objects between the replay and the
     /// kernel.
     pub objects_abs_error: u64,
-    /// The sum over all caches of the absolute change of the kernel's number of objects; this is the error of
-    /// predicting no change.
+    /// The sum over all caches of the kernel's absolute change of the number of objects; equals the error of predicting
+    /// no change.
     pub objects_abs_change: u64,
-    /// The sum of the changes of the number of slabs in the kernel.
+    /// The kernel's change of the number of slabs, summed over all caches.
     pub slabs_kernel: i64,
-    /// The sum of the changes of the number of slabs in the replay.
+    /// The replay's change of the number of slabs, summed over all caches.
     pub slabs_ours: i64,
     /// The sum over all caches of the absolute difference in the number of slabs between the replay and the
     /// kernel.
     pub slabs_abs_error: u64,
-    /// The sum over all caches of the absolute change of the kernel's number of slabs; this is the error of
-    /// predicting no change.
+    /// The sum over all caches of the kernel's absolute change of the number of slabs; equals the error of predicting
+    /// no change.
     pub slabs_abs_change: u64,
     /// The change of each cache.
     pub rows: Vec<KernelRow>,
@@ -342,7 +342,7 @@ pub struct KernelRow {
     pub hidden_frees: u64,
     /// The function that allocated most of the objects whose frees have no event.
     pub hidden_free_site: Option<String>,
-    /// Why the kernel's change of objects differs from the replay's, if it does.
+    /// The reason why the kernel's change of objects differs from the replay's change, if they differ.
     pub cause: Option<Cause>,
 }
 

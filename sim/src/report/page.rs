@@ -90,14 +90,14 @@ impl Report {
         if self.facts.zero_sizes > 0 {
             writeln!(
                 out,
-                "  {} requested 0 bytes, and got an object of the smallest size class.",
+                "  {} allocations requested 0 bytes, and got an object of the smallest size class.",
                 grouped(self.facts.zero_sizes)
             )?;
         }
         if self.machine.nodes > 1 {
             writeln!(
                 out,
-                "  and {} on another node ({:.2} %): directly to the object's slab, without magazines.",
+                "  {} objects were freed on another node ({:.2} %). These frees return the object directly to its slab, without magazines.",
                 grouped(o.remote_node_frees),
                 percent(o.remote_node_frees, o.matched_frees)
             )?;
@@ -139,8 +139,8 @@ impl Report {
         }
         if u64::from(m.cpus) < traced.cpus {
             let folded = match m.cpus {
-                1 => "all of the trace's run on it".to_owned(),
-                n => format!("CPU n of the trace is CPU n modulo {n}"),
+                1 => "all CPUs of the trace run on this CPU".to_owned(),
+                n => format!("CPU n of the trace runs as CPU n modulo {n}"),
             };
             what += &format!("; {folded}");
         }
@@ -303,7 +303,7 @@ impl Report {
             .filter(|f| [3, 9, 10].contains(&f.order))
             .map(|f| format!("{} order {}: {:.1} %", f.zone, f.order, f.unusable_free_index as f64 / 10.0))
             .collect();
-        writeln!(out, "Free memory in blocks too small for an order: {}", unusable.join(", "))
+        writeln!(out, "Free memory in blocks smaller than the given order: {}", unusable.join(", "))
     }
 
     fn write_report_end(&self, out: &mut String) -> std::fmt::Result {
@@ -343,14 +343,14 @@ impl Report {
         out
     }
 
-    /// Describes how the machine handled frees on another CPU than the allocating CPU.
+    /// Describes how the machine handled objects that were freed on another CPU than the one that allocated them.
     fn remote_frees_text(&self) -> String {
         let (o, traced) = (&self.objects, self.facts.objects.remote);
         let here = match (o.remote_frees, o.remote_node_frees) {
             (0, _) => ".".to_owned(),
-            (_, 0) => ", and needed nothing special.".to_owned(),
+            (_, 0) => ", and took the same path as frees on the allocating CPU.".to_owned(),
             (_, far) => format!(
-                ";\n{:>9}  of them from another node: directly to the object's slab, without magazines.",
+                ";\n{:>9}  of these frees came from another node: directly to the object's slab, without magazines.",
                 grouped(far)
             ),
         };
@@ -396,7 +396,7 @@ impl Report {
         }
         writeln!(
             out,
-            "\n{:>9}  times a CPU went to a depot, to exchange whole magazines;\n\
+            "\n{:>9}  times a CPU exchanged a whole magazine with a depot;\n\
              {:>9}  frees came from another CPU than the allocation{}\n",
             grouped(o.depot_exchanges),
             grouped(o.remote_frees),
@@ -421,8 +421,8 @@ impl Report {
         if let Some(k) = &self.against_kernel {
             writeln!(
                 out,
-                "\nThe kernel's own tables say that its caches grew by {} objects and {} slabs during the workload;\n\
-                 here they grew by {} objects and {} slabs.",
+                "\nAccording to the kernel's own tables, its caches grew by {} objects and {} slabs during the workload;\n\
+                 in the replay, they grew by {} objects and {} slabs.",
                 k.objects_kernel, k.slabs_kernel, k.objects_ours, k.slabs_ours
             )?;
         }
@@ -431,7 +431,7 @@ impl Report {
             out,
             "\nEvery object and every page was counted {} times: {}. When everything\n\
              was freed, {} objects and {} slabs were left, and {} returned to the system.\n\
-             {:.1} million events a second.\n",
+             The replay processed {:.1} million events a second.\n",
             c.checked,
             if c.violated == 0 {
                 "nothing was lost, nothing was in two places"

@@ -19,7 +19,7 @@ pub struct Attributes {
     pub order: Option<u64>,
     /// The alignment of an object in bytes.
     pub align: Option<u64>,
-    /// The number of partial slabs on a node below which the node keeps an empty slab.
+    /// A node keeps an empty slab only while it has fewer partial slabs than this number.
     pub min_partial: Option<u64>,
     /// The largest number of free objects in the partial slabs of a CPU; 0 since 7.0.
     pub cpu_partial: Option<u64>,
@@ -29,14 +29,14 @@ pub struct Attributes {
     pub slabs: Option<u64>,
     /// The number of objects, in use or free, in all slabs.
     pub total_objects: Option<u64>,
-    /// The number of objects, without the free objects in partial slabs of nodes; free objects in slabs of
-    /// CPUs are included.
+    /// The number of objects, excluding free objects in partial slabs of nodes but including free objects in slabs of
+    /// CPUs.
     pub objects: Option<u64>,
     /// The number of slabs on the partial lists of nodes.
     pub partial: Option<u64>,
     /// The number of objects in use in the slabs on the partial lists of nodes.
     pub objects_partial: Option<u64>,
-    /// The number of current and partial slabs of CPUs, for the CPUs that have a current slab.
+    /// The number of current and partial slabs, counted only for CPUs that have a current slab.
     pub cpu_slabs: Option<u64>,
     /// The number of partial slabs that all CPUs hold.
     pub slabs_cpu_partial: Option<u64>,
@@ -44,7 +44,7 @@ pub struct Attributes {
     pub nodes: u64,
     /// The value 1 if the memory of the cache is reclaimable.
     pub reclaim_account: Option<u64>,
-    /// The value 1 if objects of freed slabs stay readable for a grace period.
+    /// The value 1 if objects in freed slabs stay readable until a grace period ends.
     pub destroy_by_rcu: Option<u64>,
     /// `true` if the cache has a constructor.
     pub ctor: bool,
@@ -138,7 +138,7 @@ impl Attributes {
         Ok(())
     }
 
-    /// Replaces the counts in these attributes by the counts of `other`.
+    /// Replaces the counts in these attributes by the counts in `other`.
     fn replace_counts(&mut self, other: Self) {
         let Self {
             slabs,
@@ -179,7 +179,7 @@ pub struct AttributeCatalog {
 }
 
 impl AttributeCatalog {
-    /// Returns the folder for a cache's name, with links followed, and the attributes in that folder.
+    /// Follows the links for a cache's name, and returns the resulting folder and the attributes in it.
     pub fn get(&self, name: &str) -> Option<(&str, &Attributes)> {
         let folder = self.links.get(name).map_or(name, |folder| folder);
         self.caches.get_key_value(folder).map(|(folder, attributes)| (&**folder, attributes))
@@ -194,8 +194,8 @@ impl AttributeCatalog {
     ///
     /// # Errors
     ///
-    /// Fails if the folder cannot be read, or one of its existing files cannot be read.
-    pub fn of_folder(folder: &Path) -> anyhow::Result<Self> {
+    /// Fails if the folder, or a file that exists in it, cannot be read.
+    pub fn read_folder(folder: &Path) -> anyhow::Result<Self> {
         let mut catalog = Self::default();
         let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
         for entry in entries {
@@ -227,12 +227,12 @@ impl AttributeCatalog {
         Ok(catalog)
     }
 
-    /// Parses a table of attributes: one line for each cache, columns separated by tabs, and the names of the
-    /// columns in the first line.
+    /// Parses a table of attributes: the first line has the names of the columns, and each further line has one cache;
+    /// tabs separate columns.
     ///
     /// # Errors
     ///
-    /// Fails if the first line has no column `name`, or another line has a different number of columns.
+    /// Fails if the first line has no column `name`, or if another line has a different number of columns.
     pub fn from_table(text: &str) -> anyhow::Result<Self> {
         let mut lines = (1_u64..).zip(text.lines());
         let header: Vec<&str> = lines.next().map_or("", |(_, line)| line).split('\t').collect();
@@ -269,8 +269,7 @@ impl AttributeCatalog {
         Ok(catalog)
     }
 
-    /// Removes the counts, because they were read at another time than the table that needs the other
-    /// attributes.
+    /// Removes the counts, because they are from another time than the table that is completed with the attributes.
     pub fn without_counts(mut self) -> Self {
         for attributes in self.caches.values_mut() {
             attributes.replace_counts(Attributes::default());

@@ -29,7 +29,7 @@ pub struct Change {
 pub struct CacheChange {
     /// The name of the cache.
     pub name: String,
-    /// The names of caches that the kernel merged with this cache; their objects are included.
+    /// The names of caches that the kernel merged with this cache, which then includes their objects.
     pub aliases: Vec<String>,
     /// The change of the number of slabs.
     pub slabs: i64,
@@ -39,7 +39,7 @@ pub struct CacheChange {
     pub objects: i64,
     /// The change of the memory in holes, in bytes.
     pub holes: i64,
-    /// The name of the only snapshot that has the cache; `None` if both snapshots have it.
+    /// The name of the snapshot that contains the cache; `None` if both snapshots contain it.
     pub only: Option<&'static str>,
 }
 
@@ -126,7 +126,7 @@ impl CacheChange {
             text += &format!(" ({} of all)", percent(self.bytes.unsigned_abs(), all.unsigned_abs()));
         }
         text += &match self.objects {
-            0 => "; its objects in use are as many as before".to_owned(),
+            0 => "; the number of its objects in use did not change".to_owned(),
             objects => {
                 let (count, direction) =
                     (grouped(objects.unsigned_abs()), if objects > 0 { "more" } else { "fewer" });

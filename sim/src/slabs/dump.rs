@@ -1,5 +1,5 @@
-//! Parses the tables of caches from a kernel's dump (a vmcore), as `kmem -s` of crash and `slabinfo` of
-//! drgn-tools print them:
+//! Parses tables of caches from a kernel's dump (a vmcore), in the formats of crash's `kmem -s` and of `slabinfo` in
+//! drgn-tools:
 //!
 //! ```text
 //! CACHE             OBJSIZE  ALLOCATED     TOTAL  SLABS  SSIZE  NAME
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crash_table_columns_are_read_in_either_order() {
+    fn crash_table_columns_are_parsed_in_either_order() {
         let new = "crash> kmem -s\n\
                    CACHE             OBJSIZE  ALLOCATED     TOTAL  SLABS  SSIZE  NAME\n\
                    kmem: kmalloc-64: slab: fffff4adc01a4900 invalid freepointer: 7a1b527446924a20\n\

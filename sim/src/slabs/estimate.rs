@@ -1,17 +1,15 @@
 //! Estimates, from the kernel's tables, how many slabs are empty and how many free objects CPUs hold.
 //!
-//! A shrink moves the free objects that CPUs hold back to the slabs, and frees slabs that are then empty. The
-//! kernel's tables count neither empty slabs nor free objects that CPUs hold, so the estimate consists of
-//! bounds:
+//! A shrink moves free objects from CPUs back to slabs, and frees the slabs that are then empty. The kernel's tables
+//! count neither empty slabs nor free objects that CPUs hold, so the estimate consists of bounds:
 //!
 //! - *Empty slabs of a node*: a node keeps an empty slab only while it has fewer than `min_partial` slabs
-//!   with free objects. Upper bounds for the number of empty slabs are `min_partial`, the number of partial
-//!   slabs, and the free objects divided by the objects per slab. If a node has more partial slabs than
-//!   objects in use in these slabs, at least the surplus of slabs is empty.
+//!   with free objects. Upper bounds for the number of empty slabs are `min_partial`, the number of partial slabs, and
+//!   the number of free objects divided by the objects per slab. If a node has more partial slabs than these slabs have
+//!   objects in use, at least the surplus slabs are empty.
 //! - *Slabs of CPUs* (up to 6.19): each slab of a CPU may be empty.
 //! - *Sheaves* (since 6.18 for two caches, since 7.0 for all): the tables count objects in sheaves as in use.
-//!   A shrink empties a slab only if all its objects are free or in sheaves, and at least one object is in a
-//!   sheaf.
+//!   A shrink empties a slab only if each of its objects is free or in a sheaf, and at least one is in a sheaf.
 
 use super::source::{Cache, Snapshot};
 use crate::trace::MAX_SCANNED_PARTIAL_SLABS;
@@ -42,7 +40,7 @@ impl std::ops::AddAssign for Bounds {
 pub struct Machine {
     /// The largest number of CPUs that the machine can have.
     pub cpus: u64,
-    /// `true` if no table has the number of CPUs, so that it is a guess.
+    /// `true` if no table contains the number of CPUs, so that it is a guess.
     pub cpus_guessed: bool,
     /// The number of nodes.
     pub nodes: u64,
@@ -73,8 +71,9 @@ impl Machine {
         }
     }
 
-    /// Returns the largest number of sheaves with objects that a cache can have. Each CPU has three sheaves:
-    /// main, spare, and one for objects that wait for a grace period. Each node has full sheaves in its barn.
+    /// Returns the largest number of sheaves with objects that a cache can have. Each CPU has three sheaves: the main
+    /// sheaf, the spare sheaf, and a sheaf for objects that wait for a grace period. Each node has full sheaves in its
+    /// barn.
     pub(super) fn sheaves(&self) -> u64 {
         3 * self.cpus + BARN * self.nodes
     }
@@ -86,8 +85,8 @@ impl Machine {
     }
 }
 
-/// Returns the largest number of CPUs with which the rule gives the orders in the table. The rule uses only
-/// the bit length of the number of CPUs.
+/// Returns the largest number of CPUs for which the rule gives the orders in the table. The rule uses only the bit
+/// length of the number of CPUs.
 fn cpus_from_slab_orders(snapshot: &Snapshot) -> u32 {
     let matched = |cpus: u32| {
         let rule = OrderRule::for_cpus(cpus);
@@ -102,10 +101,10 @@ fn cpus_from_slab_orders(snapshot: &Snapshot) -> u32 {
     most.unwrap_or(1)
 }
 
-/// The slabs and objects of a cache that CPUs and nodes hold in addition to the partial lists.
+/// The slabs and objects of a cache that CPUs and nodes hold outside of the partial lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Layers {
-    /// The largest number of slabs that CPUs allocate from or keep as partial slabs.
+    /// The largest possible number of slabs that CPUs hold as current or partial slabs.
     pub cpu_slabs: u64,
     /// `true` if the kernel counted the CPUs' slabs.
     pub cpu_slabs_counted: bool,
@@ -197,7 +196,7 @@ impl Cache {
         layers
     }
 
-    /// Returns the number of slabs that a shrink frees, if no other thread uses the cache during the shrink.
+    /// Returns the number of slabs that a shrink frees if no other thread uses the cache at that time.
     pub fn shrink(&self, machine: &Machine) -> Bounds {
         let row = &self.row;
         let layers = self.layers(machine);
@@ -326,7 +325,7 @@ mod tests {
         assert_eq!(cache.shrink(&new), Bounds { least: 0, most: 50 });
     }
 
-    /// Regression test: an in-use count that slabinfo had only estimated was treated as exact.
+    /// Regression test: the number of objects in use was treated as exact although slabinfo had only estimated it.
     #[test]
     fn estimated_holes_do_not_narrow_the_shrink_bounds() {
         let mut cache = cache(20_000, 15_000, None);

@@ -57,8 +57,7 @@ pub struct Report {
     pub kernel: Option<String>,
     /// The number of CPUs.
     pub cpus: u64,
-    /// `true` if no table has the number of CPUs, so that `cpus` is the largest number that the slabs' orders
-    /// allow.
+    /// `true` if no table has the number of CPUs, so that `cpus` is the largest number that the slab orders allow.
     pub cpus_guessed: bool,
     /// `true` if no table shows whether the kernel has sheaves, so that the bounds cover all releases.
     pub kernel_guessed: bool,
@@ -74,7 +73,7 @@ pub struct Report {
     pub free_pages_for_slabs: Option<u64>,
     /// The bytes of all slabs.
     pub bytes: u64,
-    /// The bytes of objects in use, including free objects that CPUs hold.
+    /// The bytes of objects in use; free objects that CPUs hold are included.
     pub in_use: u64,
     /// The bytes in holes: free objects in partial slabs.
     pub holes: u64,
@@ -84,8 +83,8 @@ pub struct Report {
     pub shrink: Bounds,
     /// The result of a shrink, computed from a recording's trace, if the user gave a trace.
     pub shrink_by_trace: Option<TraceShrink>,
-    /// The bytes of reclaimable caches, of which `drop_caches` frees a part. `None` if no table shows which caches are
-    /// reclaimable.
+    /// The bytes of reclaimable caches, of which `drop_caches` frees a part. The value is `None` if no table shows
+    /// which caches are reclaimable.
     pub reclaimable: Option<u64>,
     /// The largest number of bytes in slabs that CPUs hold.
     pub cpu_slabs: u64,
@@ -105,7 +104,7 @@ pub struct Report {
     pub other_moments: Vec<String>,
 }
 
-/// What a shrink returns, computed from a trace, whose events show each slab.
+/// The result of a shrink, computed from a trace whose events show each slab.
 #[derive(Clone, Debug, Serialize)]
 pub struct TraceShrink {
     /// The file name of the trace.
@@ -119,15 +118,15 @@ pub struct TraceShrink {
     pub recorded: Option<RecordedShrink>,
 }
 
-/// A real shrink in a recording; its numbers include allocations and frees that happened during the shrink.
+/// A real shrink in a recording; its numbers include the effect of allocations and frees during the shrink.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecordedShrink {
     /// The name of the next snapshot.
     pub until: String,
-    /// The decrease of slab memory up to the snapshot `until`, in bytes, from the model.
+    /// The decrease of slab memory up to the snapshot `until`, in bytes, as the model computes it.
     pub by_trace: i64,
-    /// The decrease of slab memory up to the snapshot `until`, in bytes, from the kernel's tables, for the
-    /// caches of the trace.
+    /// The decrease of slab memory up to the snapshot `until`, in bytes, as the kernel's tables show it for the trace's
+    /// caches.
     pub by_tables: i64,
 }
 
@@ -150,14 +149,14 @@ pub struct Row {
     pub bytes: u64,
     /// The number of objects in all slabs.
     pub objects: u64,
-    /// The number of objects in the cache, without the free objects in partial slabs of nodes.
+    /// The number of objects in the cache, excluding free objects in partial slabs of nodes.
     pub in_use: u64,
     /// The number of free objects in partial slabs.
     pub holes: u64,
     /// The bytes of free objects in partial slabs.
     pub hole_bytes: u64,
-    /// `true` if the kernel may have estimated `in_use` and `holes`: since 6.10 slabinfo counts the free objects of
-    /// 10,000 partial slabs of a node.
+    /// `true` if the kernel may have estimated `in_use` and `holes`: since 6.10, slabinfo counts free objects in at
+    /// most 10,000 partial slabs of a node.
     pub is_estimated: bool,
     /// The number of partial slabs of nodes, if the tables include sysfs.
     pub partial: Option<u64>,
@@ -172,7 +171,7 @@ pub struct Row {
     pub shrink_slabs_by_trace: Option<u64>,
     /// The objects and slabs that CPUs and nodes hold.
     pub layers: Layers,
-    /// `true` if writing to `drop_caches` may free the cache's objects; `None` if no table shows it.
+    /// `true` if writing to `drop_caches` may free the cache's objects; `None` if no table shows this.
     pub reclaimable: Option<bool>,
     /// `true` if some slabs have a lower order than usual.
     pub has_small_slabs: bool,
@@ -185,8 +184,7 @@ impl Report {
     /// kernel options to estimate, or empty for a selection.
     ///
     /// # Errors
-    /// Fails if no table of the snapshot counts slabs, or the tables do not show the effect of a requested
-    /// option.
+    /// Fails if no table of the snapshot counts slabs, or if the tables do not show the effect of a requested option.
     pub fn new(
         snapshot: &Snapshot,
         cpus: Option<u32>,
@@ -255,7 +253,7 @@ impl Report {
             cpu_slabs: sum(&|row| row.layers.cpu_slabs * row.pages_per_slab * machine.page_size),
             parked: sum(&|row| row.layers.parked * row.object_size),
             caches,
-            settings: settings::settings(snapshot, &machine, requests)?,
+            settings: settings::estimate_settings(snapshot, &machine, requests)?,
             settings_requested: !requests.is_empty(),
             faults: snapshot.faults.clone(),
             moment: snapshot.moment.clone(),
@@ -263,9 +261,9 @@ impl Report {
         })
     }
 
-    /// Adds the slabs of each cache that a shrink returns, computed from the recording's trace. The bounds
-    /// from the kernel's tables stay in the report. The parameter `later` is the report of the moment after
-    /// the recording's real shrink.
+    /// Adds the number of slabs that a shrink of each cache returns, computed from the recording's trace. The bounds
+    /// from the kernel's tables stay in the report. The parameter `later` is the report of the snapshot after the
+    /// recording's real shrink.
     pub fn add_trace_shrink(&mut self, trace: &Path, returned: &Returned, later: Option<&Self>) {
         let recorded = returned.recorded.as_ref().zip(later).map(|(recorded, later)| {
             let of = |row: &Row| (row.pages_per_slab * self.page_size) as i64;
@@ -296,8 +294,8 @@ impl Report {
         });
     }
 
-    /// Formats the report as text, with at most `rows` rows of each table. Other kernel options are shown if
-    /// `settings` is `true` or if the user requested options.
+    /// Formats the report as text, with at most `rows` rows of each table. The text includes other kernel options if
+    /// `settings` is `true`, or if the user requested options.
     pub fn text(&self, rows: usize, settings: bool) -> String {
         let mut text = String::new();
         self.write(&mut text, rows, settings).map_or_else(|_| String::new(), |()| text)
@@ -490,9 +488,8 @@ impl Report {
         )
     }
 
-    /// Formats a table of at most `rows` caches that have changed since the report `first`; the table shows
-    /// the change per second since the report `before`, made `time` ago, and the change since `first`, made
-    /// `total` ago.
+    /// Formats a table of at most `rows` changed caches: the change per second since the report `before` (`time` ago),
+    /// and the total change since the report `first` (`total` ago).
     pub fn rates(
         &self,
         (before, time): (&Self, Duration),
@@ -675,7 +672,7 @@ fn write_setting_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std
     Ok(())
 }
 
-/// Returns the end of a sentence about a cache, which names the caches that were merged with it.
+/// Returns the end of a sentence about a cache; it names the caches that were merged with the cache.
 fn merged(aliases: &[String]) -> String {
     match aliases {
         [] => String::new(),

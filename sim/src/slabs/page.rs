@@ -1,4 +1,4 @@
-//! Writes the report as an HTML page: one file without scripts, which loads nothing.
+//! Writes the report as an HTML page: one file without scripts that loads nothing from the network.
 
 use super::{Report, Row, Setting, bounds_text, percent};
 use crate::output::{grouped, size};
@@ -112,7 +112,7 @@ impl Report {
 mod tests {
     use super::super::{Report, Snapshot, Sort};
 
-    /// Regression test: the page showed only five caches, and only their rates, after the words "a second:".
+    /// Regression test: the web page showed only five caches, and only their rates, after the words "a second:".
     #[test]
     fn cache_rates_are_shown_next_to_totals_since_the_start() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn slabs_page_is_complete_and_escapes_names() {
+    fn slab_report_web_page_is_complete_and_escapes_names() {
         let folder = tempfile::tempdir().expect("a folder");
         let table = folder.path().join("slabinfo");
         let text = "slabinfo - version: 2.1\n<b>\"x\" 10 40 100 40 1 : tunables 0 0 0 : slabdata 1 1 0\n\

@@ -1,7 +1,7 @@
-//! Estimates the effect of other kernel options: which memory falls or grows, in total and for each cache.
+//! Estimates the effect of other kernel options: the memory that they save or add, in total and for each cache.
 //!
-//! Memory is computed from the layout of slabs and the limits of CPUs and nodes, so the estimate does not
-//! include the cost in time. Other effects of an option are described in words.
+//! The estimate comes from the layout of slabs and the limits of CPUs and nodes; it does not include the cost in time.
+//! Other effects of an option are described in words.
 
 use super::estimate::{Bounds, Layers, Machine};
 use super::source::{Cache, Snapshot};
@@ -23,16 +23,15 @@ const LETTERS: &str = "FZPU";
 /// The estimated effect of a change of one kernel option.
 #[derive(Clone, Debug, Serialize)]
 pub struct Setting {
-    /// The option as on the kernel's command line, or the attribute of a cache.
+    /// The option in the form of the kernel's command line, or the attribute of a cache.
     pub setting: String,
-    /// The bytes without the change of the option; an upper bound if the tables do not count the objects that
-    /// CPUs hold.
+    /// The bytes without the changed option; an upper bound if the tables do not count objects that CPUs hold.
     pub now: u64,
     /// The bytes with the changed option.
     pub then: Bounds,
     /// The change in bytes that the option causes.
     pub change: Difference,
-    /// The direction of the change (falls or grows) in words.
+    /// The direction of the change in words: falls or grows.
     pub direction: String,
     /// A description of the memory that the bytes measure.
     pub about: String,
@@ -40,7 +39,7 @@ pub struct Setting {
     pub decreases: Vec<String>,
     /// Other quantities that the option makes larger or more frequent.
     pub increases: Vec<String>,
-    /// The facts that the tables lack, and how this lack widens the bounds.
+    /// The facts that the tables lack, and how their absence widens the bounds.
     pub missing: Option<String>,
     /// The caches whose memory changes; the largest change comes first.
     pub caches: Vec<CacheSetting>,
@@ -84,7 +83,7 @@ impl Difference {
         Self { least: then.least as i64 - now as i64, most: then.most as i64 - now as i64 }
     }
 
-    /// Returns the larger absolute value of the two bounds.
+    /// Returns the larger of the absolute values of both bounds.
     fn size(self) -> u64 {
         self.least.unsigned_abs().max(self.most.unsigned_abs())
     }
@@ -131,7 +130,8 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Debug {
     letters: String,
-    /// Names of caches; a `*` at the end of a name matches any suffix. The list is empty for all caches.
+    /// Names of caches; a `*` at the end of a name matches any suffix. The list is empty if the option applies to all
+    /// caches.
     caches: Vec<String>,
 }
 
@@ -194,7 +194,7 @@ impl Display for Request {
 
 impl Debug {
     /// Returns the option that debugs all caches.
-    fn of_all(letters: &str) -> Self {
+    fn with_letters(letters: &str) -> Self {
         Self { letters: letters.to_owned(), caches: vec![] }
     }
 
@@ -202,8 +202,8 @@ impl Debug {
         self.letters.contains(letter)
     }
 
-    /// Returns `true` if the option debugs the cache, or a cache that was merged with it.
-    fn concerns(&self, cache: &Cache) -> bool {
+    /// Returns `true` if the option debugs the cache or any cache that was merged with it.
+    fn applies_to(&self, cache: &Cache) -> bool {
         let matches = |name: &String| {
             self.caches.iter().any(|pattern| match pattern.strip_suffix('*') {
                 Some(beginning) => name.starts_with(beginning),
@@ -213,12 +213,12 @@ impl Debug {
         self.caches.is_empty() || matches(&cache.row.name) || cache.aliases.iter().any(matches)
     }
 
-    /// Returns the distance between objects with debugging, in bytes. The distance has bounds if no table
-    /// shows the cache's alignment and constructor. Parts of the layout that the tables do not show are
-    /// assumed to be the same with and without debugging.
+    /// Returns the distance between objects with debugging, in bytes. The distance is known only within bounds if no
+    /// table shows the cache's alignment and constructor. Parts of the layout that the tables do not show are assumed
+    /// to be the same with debugging.
     fn stride(&self, cache: &Cache, version: Option<(u32, u32)>) -> Bounds {
         let now = cache.row.object_size;
-        let plain = Self::of_all("");
+        let plain = Self::with_letters("");
         let of =
             |shape: ObjectShape| now + self.object_stride(shape).saturating_sub(plain.object_stride(shape));
         match ObjectShape::of(cache, version) {
@@ -262,14 +262,14 @@ struct ObjectShape {
     /// The size of the object in bytes.
     object: u64,
     align: u64,
-    /// `true` if the free pointer is stored behind the object, because the cache has a constructor, or its
-    /// objects stay readable for a grace period.
+    /// `true` if the free pointer is behind the object, because the cache has a constructor or its freed objects stay
+    /// readable for a grace period.
     outside: bool,
     is_kmalloc: bool,
 }
 
 impl ObjectShape {
-    /// Returns the shape of the cache's objects, or `None` if the tables lack a property. For a kmalloc
+    /// Returns the properties that determine the objects' layout; `None` if the tables lack one of them. For a kmalloc
     /// cache, the name alone is sufficient.
     fn of(cache: &Cache, version: Option<(u32, u32)>) -> Option<Self> {
         let size = cache.row.object_size;
@@ -295,7 +295,7 @@ impl ObjectShape {
         is_kmalloc.then(|| Self { object: size, align: align.max(WORD), outside: false, is_kmalloc })
     }
 
-    /// Returns the possible shapes of a cache's objects, if only the distance between objects is known.
+    /// Returns the possible layouts of a cache's objects, if only the distance between objects is known.
     fn possible(stride: u64) -> impl Iterator<Item = Self> {
         let aligns =
             [8, 16, 32, 64, 128, 256, 512].into_iter().filter(move |align| stride.is_multiple_of(*align));
@@ -309,7 +309,7 @@ impl ObjectShape {
     }
 }
 
-/// Returns the smallest memory that can hold the objects in use: its bytes and its number of slabs.
+/// Returns the bytes and the number of the fewest slabs that can hold the objects in use.
 fn packed(cache: &Cache, stride: u64, rule: &OrderRule) -> Option<(u64, u64)> {
     let geometry = Geometry::new(stride as usize, 0, rule).ok()?;
     let slabs = cache.row.active_objects.div_ceil(geometry.objects() as u64);
@@ -330,11 +330,13 @@ fn exactly(bytes: u64) -> Bounds {
 }
 
 /// Returns the options that a report estimates if the user requested none.
-fn usual(machine: &Machine, has_sheaves: bool) -> Vec<Request> {
+fn default_requests(machine: &Machine, has_sheaves: bool) -> Vec<Request> {
     let mut requests = vec![];
     if machine.rule().is_some() {
         requests.extend([0, 1, 5].map(Request::MaxOrder));
-        requests.extend(["F", "Z", "P", "U", LETTERS].map(|letters| Request::Debug(Debug::of_all(letters))));
+        requests.extend(
+            ["F", "Z", "P", "U", LETTERS].map(|letters| Request::Debug(Debug::with_letters(letters))),
+        );
     }
     requests.push(Request::CpuPartial(0));
     if has_sheaves {
@@ -344,7 +346,7 @@ fn usual(machine: &Machine, has_sheaves: bool) -> Vec<Request> {
     requests
 }
 
-/// The caches of a machine, and the facts that estimating an option needs.
+/// The caches of a machine, with the facts that an estimate of an option needs.
 struct SettingContext<'s> {
     machine: &'s Machine,
     caches: Vec<(&'s Cache, Layers)>,
@@ -354,7 +356,7 @@ struct SettingContext<'s> {
 ///
 /// # Errors
 /// Fails if the tables show no effect of a requested option.
-pub(super) fn settings(
+pub(super) fn estimate_settings(
     snapshot: &Snapshot,
     machine: &Machine,
     requests: &[Request],
@@ -364,7 +366,7 @@ pub(super) fn settings(
         SettingContext { machine, caches: caches.map(|cache| (cache, cache.layers(machine))).collect() };
     if requests.is_empty() {
         let has_sheaves = desk.caches.iter().any(|(_, layers)| layers.sheaf_capacity > 0);
-        let usual = usual(machine, has_sheaves);
+        let usual = default_requests(machine, has_sheaves);
         return Ok(usual.iter().filter_map(|request| desk.estimate(request).ok()).collect());
     }
     let estimate =
@@ -376,7 +378,7 @@ impl SettingContext<'_> {
     fn estimate(&self, request: &Request) -> Result<Setting, String> {
         let rule = || {
             self.machine.rule().ok_or_else(|| {
-                "the rule of orders is not this machine's: expected SLUB, and pages of 4 KiB".to_owned()
+                "the known rule for slab orders does not apply: expected SLUB with pages of 4 KiB".to_owned()
             })
         };
         let mut setting = match request {
@@ -406,7 +408,8 @@ impl SettingContext<'_> {
         cache.slab_bytes(self.machine.page_size)
     }
 
-    /// Builds the estimate for an option from its effects on caches: the sums, and the direction in words.
+    /// Builds the estimate for an option from its effects on caches: the sums, and the direction of the change in
+    /// words.
     fn setting(&self, about: String, mut caches: Vec<CacheSetting>) -> Setting {
         let (mut now, mut then, mut change) = (0, Bounds::default(), Difference::default());
         for cache in &caches {
@@ -452,15 +455,15 @@ impl SettingContext<'_> {
         };
         let order =
             |layouts: &[Geometry]| layouts.iter().map(|layout| layout.order().get()).max().unwrap_or(0);
-        setting.changes("one slab a CPU and cache", [of_cpus(&now), of_cpus(&then)], size);
-        setting.changes("the largest order asked for", [order(&now), order(&then)].map(u64::from), grouped);
-        setting.changes("slabs, each made and listed under a lock", slabs, grouped);
+        setting.changes("one slab for each CPU and cache", [of_cpus(&now), of_cpus(&then)], size);
+        setting.changes("the largest requested order", [order(&now), order(&then)].map(u64::from), grouped);
+        setting.changes("slabs, each of which is allocated and listed under a lock", slabs, grouped);
         setting
     }
 
     fn debug(&self, rule: &OrderRule, debug: &Debug) -> Result<Setting, String> {
         let mut held = 0;
-        let concerned: Vec<_> = self.caches.iter().filter(|(cache, _)| debug.concerns(cache)).collect();
+        let concerned: Vec<_> = self.caches.iter().filter(|(cache, _)| debug.applies_to(cache)).collect();
         if concerned.is_empty() {
             return Err(format!("no cache has any of these names: {}", debug.caches.join(", ")));
         }
@@ -496,7 +499,7 @@ impl SettingContext<'_> {
             ));
         }
         if held > 0 {
-            setting.decreases.push(format!("objects held by CPUs: none, instead of up to {}", size(held)));
+            setting.decreases.push(format!("memory held by CPUs: none, instead of up to {}", size(held)));
         }
         setting
             .increases
@@ -543,7 +546,7 @@ impl SettingContext<'_> {
         }
         let falls = caches.iter().all(|cache| cache.change.most == 0);
         let mut setting = self.setting("slabs that CPUs hold, at most".to_owned(), caches);
-        let lock = "operations that take a node's lock: each free of an object of a full slab, and more of the allocations";
+        let lock = "operations that take a node's lock: each free to a full slab, and some allocations";
         let list = if falls { &mut setting.increases } else { &mut setting.decreases };
         list.push(lock.to_owned());
         Ok(setting)
@@ -594,7 +597,11 @@ impl SettingContext<'_> {
         let raised =
             of.iter().filter(|(_, layers)| capacity.of(layers.sheaf_capacity) > layers.sheaf_capacity);
         if raised.clone().count() > 0 {
-            setting.increases.push(format!("sheaves: of {} of {} caches", raised.count(), of.len()));
+            setting.increases.push(format!(
+                "sheaf capacity: larger in {} of {} caches",
+                raised.count(),
+                of.len()
+            ));
         }
         let trips = "trips to barns and slabs, each under a lock";
         let per_mille = |part: u64, all: u64| (1000 * part + all / 2) / all.max(1);
@@ -604,14 +611,15 @@ impl SettingContext<'_> {
                 .push(format!("{trips}: every operation instead of one in about {}", now / of.len() as u64)),
             (now, then) if then < now => {
                 setting.increases.push(format!(
-                    "{trips}: about {:.1} times as many",
+                    "{trips}: about {:.1} times as many as now",
                     per_mille(now, then) as f64 / 1000.0
                 ));
             }
             (now, then) if then > now => {
-                setting
-                    .decreases
-                    .push(format!("{trips}: {:.2} times as many", per_mille(now, then) as f64 / 1000.0));
+                setting.decreases.push(format!(
+                    "{trips}: {:.2} times as many as now",
+                    per_mille(now, then) as f64 / 1000.0
+                ));
             }
             _ => {}
         }
@@ -714,18 +722,18 @@ mod tests {
     fn debug_layout_of_objects_equals_the_kernel_layout() {
         let of = |name: &str, size: u64, letters: &str| {
             let align = if name.starts_with("kmalloc") { size } else { 8 };
-            Debug::of_all(letters).stride(&cache(name, size, attributes_with_shape(size, align)), None)
+            Debug::with_letters(letters).stride(&cache(name, size, attributes_with_shape(size, align)), None)
         };
         assert_eq!(of("kmalloc-64", 64, "FZPU"), exactly(256));
         assert_eq!(of("plain", 64, "FZPU"), exactly(160));
         assert_eq!(["F", "U", "P"].map(|letters| of("plain", 64, letters).most), [64, 128, 72]);
     }
 
-    /// Regression test: without sysfs, all alignments were assumed to be 8 bytes, and the estimated cost was
-    /// a third of the real cost.
+    /// Regression test: without sysfs, all alignments were assumed to be 8 bytes, so the estimate was a third of the
+    /// real cost.
     #[test]
     fn debug_layout_without_sysfs_is_exact_only_for_kmalloc() {
-        let debug = Debug::of_all("FZPU");
+        let debug = Debug::with_letters("FZPU");
         for size in [8, 64, 4096] {
             let name = format!("kmalloc-cg-{size}");
             let known = debug.stride(&cache(&name, size, attributes_with_shape(size, size)), None);
@@ -765,7 +773,7 @@ mod tests {
             ("slab_max_order=11", "N up to 10"),
             ("sheaf_capacity=half", "such as 50%"),
             ("sheaf_capacity=x%", "0 to 10000"),
-            ("slab_debug=Q", "LETTERS of FZPU"),
+            ("slab_debug=Q", "LETTERS (of FZPU)"),
             ("other=1", "expected slab_min_order=N"),
             ("slab_nomerge=1", "expected slab_min_order=N"),
         ] {
@@ -784,7 +792,7 @@ mod tests {
         assert_eq!(words(-1, 2), "falls by up to 1 B or grows by up to 2 B");
     }
 
-    /// Regression test: the estimate for half the sheaf capacity had the wrong sign.
+    /// Regression test: the estimate for half of the sheaf capacity had the wrong sign.
     #[test]
     fn smaller_sheaves_hold_fewer_objects_and_refill_more_often() {
         let attributes = Attributes { sheaf_capacity: Some(60), ..Attributes::default() };
@@ -805,9 +813,15 @@ mod tests {
         assert_eq!((half.now, half.then.most), (4 * 512 + 22 * 60 * 256, 4 * 512 + 22 * 30 * 256));
         assert_eq!(half.change, Difference { least: -(22 * 30 * 256), most: 0 });
         assert!(half.direction.starts_with("falls by up to") && half.decreases.is_empty(), "{half:?}");
-        assert_eq!(half.increases, ["trips to barns and slabs, each under a lock: about 2.0 times as many"]);
+        assert_eq!(
+            half.increases,
+            ["trips to barns and slabs, each under a lock: about 2.0 times as many as now"]
+        );
         let double = of(Capacity::Percent(200));
-        assert!(double.change.least > 0 && double.increases == ["sheaves: of 1 of 1 caches"], "{double:?}");
+        assert!(
+            double.change.least > 0 && double.increases == ["sheaf capacity: larger in 1 of 1 caches"],
+            "{double:?}"
+        );
         assert_eq!(of(Capacity::Objects(60)).change, Difference::default());
         let none = of(Capacity::Objects(0));
         assert_eq!((none.then, none.change.most), (Bounds::default(), -4 * 512));

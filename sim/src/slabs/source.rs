@@ -19,7 +19,7 @@ const MAX_TABLE_BYTES: u64 = 16 << 20;
 /// A snapshot of a kernel's tables.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The folder or file in the form in which the user named it; reports show this name.
+    /// The folder or file as the user named it; reports show this name.
     pub place: String,
     /// The paths of the tables that were read.
     pub read: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Snapshot {
     pub other_moments: Vec<String>,
 }
 
-/// A cache, described as far as the tables contain it.
+/// A cache, as far as the tables describe it.
 #[derive(Clone, Debug)]
 pub struct Cache {
     /// The cache's row of slabinfo, or a row computed from its attributes.
@@ -93,8 +93,7 @@ impl Snapshot {
     /// Reads tables from a folder, a snapshot of a recording (`FOLDER/before`), or a file.
     ///
     /// # Errors
-    /// Fails if `path` has no table of caches, or has a damaged table; the error names the tables that were
-    /// searched for.
+    /// Fails if `path` has no table of caches, or has a damaged one; the error names the expected tables.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display().to_string();
         if path.is_dir() {
@@ -175,7 +174,7 @@ impl Snapshot {
                 None => bail!("{shown}: the tables contain no cache"),
             }
         }
-        self.page_size = PageSize::of_slabs(&read.table).unwrap_or(PageSize::Kib4).bytes();
+        self.page_size = PageSize::from_slabinfo(&read.table).unwrap_or(PageSize::Kib4).bytes();
         let caches = read.table.rows.into_iter().zip(read.tunables);
         self.caches = caches
             .map(|(row, tunables)| Cache { row, tunables, attributes: None, aliases: vec![] })
@@ -183,8 +182,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Adds the attributes from sysfs to the rows; without slabinfo, the rows are computed from the
-    /// attributes.
+    /// Adds the attributes from sysfs to the rows; if slabinfo is missing, the rows are computed from the attributes.
     fn add_catalog(&mut self, catalog: &AttributeCatalog) {
         if self.caches.is_empty() {
             let rows = catalog.caches.iter().filter_map(|(name, a)| {
@@ -244,9 +242,8 @@ impl Snapshot {
     }
 }
 
-/// Returns the snapshots in a recording's folder, in the order of time; each file `NAME.slabinfo` gives the
-/// snapshot `NAME`. Snapshots that a workload added are between `before` and `after`, in the order of their
-/// names.
+/// Returns the snapshots in a recording's folder, in order of time; each file `NAME.slabinfo` is the snapshot `NAME`.
+/// Snapshots that a workload added are between `before` and `after`, in the order of their names.
 fn moments(folder: &Path) -> Vec<String> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -264,14 +261,14 @@ fn moments(folder: &Path) -> Vec<String> {
     moments
 }
 
-/// A folder of tables, which either belong to one snapshot of a recording, or to no snapshot.
+/// A folder of tables; the tables belong to one snapshot of a recording, or to none.
 struct Tables<'p> {
     folder: &'p Path,
     moment: Option<String>,
 }
 
 impl Tables<'_> {
-    /// Returns the paths in the folder at which a table of `/proc` may be.
+    /// Returns the possible paths of a table of `/proc` in the folder.
     fn places(&self, name: &str) -> Vec<PathBuf> {
         match &self.moment {
             Some(moment) => vec![self.folder.join(format!("{moment}.{name}"))],
@@ -394,7 +391,7 @@ impl Tables<'_> {
         match folders.into_iter().find(|folder| folder != Path::new("/") && has_caches(folder)) {
             Some(folder) => {
                 read.push(folder.display().to_string());
-                AttributeCatalog::of_folder(&folder).map(Some)
+                AttributeCatalog::read_folder(&folder).map(Some)
             }
             None => Ok(constant),
         }

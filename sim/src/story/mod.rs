@@ -1,8 +1,7 @@
-//! The command `uslab story`: shows a failed execution of several threads step by step, as text and as a
-//! page.
+//! The command `uslab story`: shows a failed execution of several threads step by step, as text and as a web page.
 //!
-//! A model that fails under loom writes its execution in this format (`STORY_JSON=FILE`, see `uslab-sync`).
-//! `uslab stress --html` writes the last operations before a violation as a counterexample, too.
+//! A model that fails under loom writes its execution in the story format (`STORY_JSON=FILE`, see `uslab-sync`). `uslab
+//! stress --html` also writes a counterexample: the last operations before a violation.
 
 use crate::web;
 use anyhow::{Context, ensure};
@@ -50,13 +49,14 @@ pub struct Step {
     pub did: String,
     /// The values that the step changed.
     pub changes: Vec<Change>,
-    /// The seconds from the start of the execution to the step, if the execution has times.
+    /// The time of the step in seconds, counted from the start of the execution, if the execution has times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, ts(optional))]
     pub at: Option<f64>,
 }
 
-/// A value of an item (an object, a lock or an atomic variable) that a step changed or mentions first.
+/// A value of an item (an object, a lock or an atomic variable) that a step changed, or that it is the first to
+/// mention.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
@@ -128,7 +128,7 @@ impl Story {
     /// Returns a page with the counterexample.
     ///
     /// # Errors
-    /// Does not fail in practice.
+    /// Never fails in practice.
     pub fn page(&self, command: Option<&str>) -> anyhow::Result<String> {
         let command = web::attribute(command.unwrap_or_default());
         Ok(web::page(TEMPLATE, &[("{story}", &web::json(self)?), ("{command}", &command)]))
@@ -152,8 +152,7 @@ impl Story {
         Ok(Moment { number, of, step, state: state.into_values().collect() })
     }
 
-    /// Returns the name of a changed value; the item's number is included if several items have values of
-    /// this name.
+    /// Returns the name of a changed value; includes the item's number if several items have values of this name.
     fn name(&self, change: &Change) -> String {
         let changes = self.steps.iter().flat_map(|step| &step.changes);
         let several = changes.into_iter().any(|c| c.part == change.part && c.thing != change.thing);
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn counterexample_page_is_self_contained() {
+    fn counterexample_web_page_is_self_contained() {
         let page = story().page(Some("uslab story \"a\".json")).unwrap();
         web::check(&page);
         assert!(page.contains(r#"data-command="uslab story &quot;a&quot;.json""#));

@@ -11,8 +11,8 @@ pub(crate) fn usable() -> Vec<usize> {
     if cpus.is_empty() { vec![0] } else { cpus }
 }
 
-/// Keeps the calling thread on `cpus`. If the system refuses, the thread may run on any CPU; no test depends
-/// on pinning.
+/// Keeps the calling thread on `cpus`. If the system refuses, the thread may run on any CPU; no test depends on keeping
+/// a thread on a CPU.
 pub(crate) fn pin(cpus: &[usize]) {
     let mut set = CpuSet::new();
     for cpu in cpus {

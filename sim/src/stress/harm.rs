@@ -1,5 +1,4 @@
-//! Faults that a stress run causes on purpose: refused allocations, and corruption of objects that the checks
-//! must find.
+//! Faults that a stress run causes on purpose: refused allocations, and corrupted objects that the checks must find.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -8,9 +7,9 @@ use std::sync::Arc;
 use uslab::KmemCache;
 use uslab::faults::{self, BadRule, Rule};
 
-/// A function that may corrupt a freed object, to test the checks of the stress run. The stress test calls
-/// this function for every object freed to a cache. If the function returns `true`, the round ends, so that
-/// the census follows while the threads' logs still have their last operations.
+/// A function that can corrupt a freed object, to test the checks of the stress run. The stress test calls this
+/// function for every object freed to a cache. If this function returns `true`, the round ends, so that the census runs
+/// before the threads' logs lose their last operations.
 pub type FreedObjectHook = Arc<dyn Fn(&KmemCache, NonNull<u8>) -> bool + Send + Sync>;
 
 /// Fault rules, and the text from which they were parsed.

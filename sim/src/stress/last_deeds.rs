@@ -6,10 +6,10 @@ use super::world::Violation;
 use crate::story::{Change, Step, Story, VERSION};
 use std::collections::BTreeMap;
 
-/// The largest number of steps in a counterexample, and the smallest number of steps that each thread keeps
-/// in it. All logged steps on the object of the violation are included.
+/// The largest number of steps in a counterexample; the next constant is the smallest number of steps of each thread in
+/// it. All logged steps on the violation's object are included.
 const MAX_TRACE_STEPS: usize = 400;
-const EACH: usize = 8;
+const LAST_EVENTS_PER_SEAT: usize = 8;
 /// The number of the violation's object in a counterexample; other objects have larger numbers.
 const OBJECT: usize = 1;
 
@@ -20,7 +20,9 @@ pub(super) fn story(violation: &Violation, seats: &[ThreadSeat<'_>], seed: u64) 
         // A log is sorted by time.
         let count = seat.log.iter().filter(|entry| entry.at <= violation.at).count();
         let entries = seat.log.iter().take(count).enumerate();
-        cost_events.extend(entries.map(|(i, entry)| (seat.number, i + EACH >= count || own(entry), entry)));
+        cost_events.extend(
+            entries.map(|(i, entry)| (seat.number, i + LAST_EVENTS_PER_SEAT >= count || own(entry), entry)),
+        );
     }
     cost_events.sort_by_key(|(_, _, entry)| entry.at);
     let early = cost_events.len().saturating_sub(MAX_TRACE_STEPS);

@@ -1,4 +1,4 @@
-//! A log of a seat's last operations, kept in a ring buffer to explain a violation.
+//! A log of the last operations at a seat, kept in a ring buffer to explain a violation.
 
 use super::stamp::Token;
 use super::world::Source;
@@ -10,10 +10,9 @@ use std::time::Duration;
 pub(super) enum StressOperation {
     /// The thread allocated the object.
     Alloc,
-    /// The thread frees the object; the thread logs this before the free.
+    /// The thread frees the object; it writes this entry before the free.
     Free,
-    /// The thread leaves the object for other threads; the log entry is written before the object is visible
-    /// to them.
+    /// The thread leaves the object for other threads; it writes this entry before the object is visible to them.
     Leave,
     /// The thread took an object that another thread left.
     Take,
@@ -55,7 +54,7 @@ impl fmt::Display for Entry {
 #[derive(Debug)]
 pub(super) struct OperationLog {
     entries: Vec<Entry>,
-    /// The index of the oldest entry; once the ring is full, the next push overwrites the oldest entry.
+    /// The index of the oldest entry; if the ring is full, the next push overwrites this entry.
     next: usize,
     most: usize,
 }

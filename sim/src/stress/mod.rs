@@ -7,11 +7,11 @@
 //! ```
 //!
 //! The stress test runs the shipping crates on the machine's real CPUs, with the magazine mechanism that the
-//! system supports. Every object carries a stamp of its owner (module `stamp`), which is verified when the
-//! object is allocated, while it is held, and when it is freed. A thread may hold an object across turns and
-//! rounds, or leave it to another thread. At the end the run frees everything, and checks that nothing
-//! remains. The seed determines the actions of each thread, but not their timing. A violation is therefore
-//! reported with the last operations of the threads concerned, and with all logged operations on the object.
+//! system supports. Every object carries a stamp of its owner (module `stamp`), which is verified when the object is
+//! allocated, while a thread holds it, and when it is freed. A thread may keep an object for several turns and rounds,
+//! or leave it to another thread. At the end the run frees everything, and checks that nothing remains. The seed
+//! determines the actions of each thread, but not their timing. A violation is therefore reported with the last
+//! operations of the threads involved, and with all logged operations on the object.
 
 pub(crate) mod affinity;
 mod harm;
@@ -44,14 +44,14 @@ use worker::{ObjectBin, ThreadSeat, Worker};
 pub use workload::Workload;
 use world::{CensusError, World};
 
-/// Returns the names of the caches that the workloads share. An object of each shared cache can be leaked on
-/// purpose.
+/// Returns the names of the caches that the workloads share. For tests of the checks, the run can leak an object of any
+/// shared cache.
 pub fn caches() -> impl Iterator<Item = &'static str> {
     world::names()
 }
 
-/// After a turn, a thread ends with a probability of 1 in `ENDS`.
-const ENDS: u32 = 8;
+/// After a turn, a thread ends with a probability of 1 in `THREAD_END_ODDS`.
+const THREAD_END_ODDS: u32 = 8;
 /// The number of entries in all logs together; the next two constants limit the number of entries in one log.
 const TOTAL_LOG_ENTRIES: usize = 1 << 16;
 const MIN_LOG_ENTRIES: usize = 256;
@@ -71,7 +71,7 @@ impl RunLimit {
         let operations = self.operations.map_or(0.0, |goal| operations as f64 / goal.max(1) as f64);
         (time.max(operations) * 1000.0) as u64
     }
-    /// Returns the limit at which round `part` of `parts` rounds ends.
+    /// Returns the limit at which round `part` ends, if there are `parts` rounds.
     fn part(&self, part: u32, parts: u32) -> Self {
         Self {
             time: self.time.map(|time| time * part / parts),
@@ -232,7 +232,7 @@ struct Supervisor<'w, 'e> {
     world: &'w World,
     bins: &'e [ObjectBin<'w>],
     workloads: &'e [Workload],
-    /// The limit of this round, counted from the beginning of the run.
+    /// The limit of this round, counted from the beginning of the whole run.
     goal: RunLimit,
     whole: RunLimit,
     begun: Instant,
@@ -256,7 +256,7 @@ impl<'w, 'e> Supervisor<'w, 'e> {
             }
             while home.len() < count {
                 match ended.recv_timeout(CHECK_INTERVAL) {
-                    Ok(seat) if world.paused() => home.push(seat),
+                    Ok(seat) if world.is_paused() => home.push(seat),
                     Ok(seat) => threads.push(self.start(scope, seat, send.clone())?),
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => bail!("a stress thread ended without a result"),
@@ -320,9 +320,9 @@ fn join<'s>(
 /// seat.
 fn run_stress_thread<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> ThreadSeat<'w> {
     let mut counted = total(&worker.seat);
-    while !worker.paused() {
+    while !worker.is_paused() {
         let workload = worker.pick(workloads);
-        let turn = catch_panic(|| workload.turn(&mut worker));
+        let turn = catch_panic(|| workload.run_turn(&mut worker));
         if let Err(panic) = turn {
             let said =
                 panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
@@ -333,7 +333,7 @@ fn run_stress_thread<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> 
         let now = total(&worker.seat);
         worker.world.operations.add(now - counted);
         counted = now;
-        if worker.chance_one_in(ENDS) {
+        if worker.chance_one_in(THREAD_END_ODDS) {
             break;
         }
     }

@@ -13,8 +13,8 @@ use uslab_magazine::sync::AtomicBool;
 pub struct Options {
     /// The duration, if the run is limited by time.
     pub seconds: Option<f64>,
-    /// The number of operations, if the run is limited by operations. Without both limits a run takes
-    /// [`SECONDS`]; with both, it ends at the first limit.
+    /// The number of operations, if the run is limited by operations. A run without both limits takes [`SECONDS`]; a
+    /// run with both ends at the first limit.
     pub operations: Option<u64>,
     /// The number of threads that run at the same time; by default four for each CPU.
     pub threads: Option<u32>,
@@ -49,7 +49,7 @@ pub const SECONDS: f64 = 10.0;
 const MAX_THREADS: u32 = 4096;
 /// The longest duration of a run in seconds: 30 days.
 const MAX_SECONDS: f64 = 30.0 * 86_400.0;
-/// The number of rounds in a run, each with a census at its end.
+/// The number of rounds in a run; each round ends with a census.
 pub(super) const ROUNDS: u32 = 8;
 impl Default for Options {
     fn default() -> Self {

@@ -20,7 +20,7 @@ pub(super) struct ReportInputs<'a, 'w> {
     pub(super) seats: &'a [ThreadSeat<'w>],
     pub(super) threads_started: u64,
     pub(super) tallies: &'a [(Workload, Tally)],
-    /// The cache statistics before everything was freed.
+    /// The cache statistics from before everything was freed.
     pub(super) infos: &'a Info,
     pub(super) elapsed: Duration,
     pub(super) rounds: Vec<RoundReport>,
@@ -56,8 +56,8 @@ pub struct Report {
     pub faults: Option<String>,
     /// For each fault point, the number of checked calls and the number of refused calls.
     pub fault_points: Vec<faults::Tally>,
-    /// The number of allocations and frees, by where they were served, for all caches that exist at the end
-    /// and for memory outside caches.
+    /// The number of allocations and frees at each level that served them, for all caches that exist at the end and for
+    /// memory outside caches.
     pub paths: Paths,
     /// The number of operations that each thread's log keeps; the histories in this report are made from the
     /// logs.
@@ -68,9 +68,9 @@ pub struct Report {
     pub rounds: Vec<RoundReport>,
     /// The state after everything was freed; `None` after a violation.
     pub end: Option<End>,
-    /// The violations; an error-free run has none.
+    /// The violations; empty if the run found no error.
     pub violations: Vec<ViolationReport>,
-    /// The last operations of all threads before the first violation, for a story page.
+    /// The last operations of all threads before the first violation, for a story web page.
     #[serde(skip)]
     pub story: Option<Story>,
 }
@@ -88,7 +88,7 @@ pub struct WorkloadReport {
     pub allocs: u64,
     /// The number of objects freed.
     pub frees: u64,
-    /// The number of refused allocations, where a refusal is allowed.
+    /// The number of allocations that were refused where a refusal is permitted.
     pub refused: u64,
 }
 
@@ -103,18 +103,18 @@ pub struct RoundReport {
     pub committed_bytes: u64,
     /// The resident bytes of the process.
     pub resident_bytes: u64,
-    /// The counts of the census, on which three independent methods agreed.
+    /// The counts of the census; three independent methods gave the same counts.
     pub census: Census,
 }
 
 /// The state after all memory was freed and returned.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct End {
-    /// The number of objects that remain in slabs, expected to be 0.
+    /// The number of objects that still exist in slabs, expected to be 0.
     pub objects: u64,
-    /// The number of slabs that remain, expected to be 0.
+    /// The number of slabs that still exist, expected to be 0.
     pub slabs: u64,
-    /// The number of free pages outside blocks of the largest possible order, expected to be 0.
+    /// The number of free pages that are not merged to blocks of the largest order, expected to be 0.
     pub pages_not_in_maximal_blocks: u64,
     /// The committed bytes before and after everything was freed.
     pub committed_bytes: [u64; 2],
@@ -137,7 +137,7 @@ pub struct ViolationReport {
     pub last: Vec<(u16, Vec<String>)>,
 }
 
-/// The largest number of lines in the history of an object, and in the last operations of each thread.
+/// The largest number of lines in an object's history, and also in the list of a thread's last operations.
 const MAX_HISTORY_LINES: usize = 32;
 const LAST: usize = 24;
 /// The largest number of violations that are reported with a history, because one bug often causes many
@@ -276,12 +276,12 @@ impl Report {
             let c = &last.census;
             writeln!(
                 out,
-                "\nCensus: the threads, the caches' counters and a walk over all slabs and pages agreed on the counts {} times.",
+                "\nCensus: in each of {} comparisons, the threads, the caches' counters and a walk over all slabs and pages agreed on the counts.",
                 self.rounds.len()
             )?;
             writeln!(
                 out,
-                "The last: {} objects = {} used + {} in magazines + {} in depots + {} free in slabs; {} slabs.",
+                "The last census: {} objects = {} used + {} in magazines + {} in depots + {} free in slabs; {} slabs.",
                 grouped(c.objects),
                 grouped(c.used),
                 grouped(c.in_magazines),
@@ -291,7 +291,7 @@ impl Report {
             )?;
             writeln!(
                 out,
-                "Resident memory: {} after the first round, {} after the last; committed pages at these times: {}, {}.",
+                "Resident memory: {} after the first round, {} after the last round; committed pages: {} after the first round, {} after the last round.",
                 size(first.resident_bytes),
                 size(last.resident_bytes),
                 size(first.committed_bytes),

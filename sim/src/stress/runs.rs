@@ -1,5 +1,5 @@
-//! Executes many stress runs with consecutive seeds, or only one shard of the runs, so that several machines
-//! can share the work.
+//! Executes many stress runs with consecutive seeds, or one shard of these runs, so that several machines can share the
+//! work.
 
 use super::{Options, run};
 use crate::output::{Progress, grouped};
@@ -34,8 +34,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Runs the shard `shard` of `of` stress runs. The first run has the seed of `options`, and later runs
-    /// have the following seeds.
+    /// Runs the shard `shard` of `of` stress runs. The first run has the seed in `options`, and later runs have the
+    /// following seeds.
     ///
     /// # Errors
     /// Fails if one of the stress runs fails; see [`run`]. Also fails if the user ended a run early, because

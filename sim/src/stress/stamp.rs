@@ -1,9 +1,8 @@
-//! Stamps in objects, which reveal if two owners hold the same object.
+//! Stamps in objects; they reveal if two owners hold the same object.
 //!
-//! An allocated object begins with the token of its owner; the other bytes are a pattern that follows from
-//! the seed and the token. A free object of a cache with a constructor contains the free pattern, which the
-//! constructor or the last owner has written. An invalid write by another thread changes the token or the
-//! pattern.
+//! An allocated object begins with its owner's token; its other bytes are a pattern that follows from the seed and the
+//! token. A free object of a cache with a constructor contains the free pattern, which the constructor or the last
+//! owner wrote. An invalid write by another thread changes the token or the pattern.
 
 use std::fmt;
 
@@ -22,8 +21,7 @@ impl Token {
     pub(super) fn seat(self) -> u16 {
         (self.0 >> SERIAL_BITS) as u16
     }
-    /// Returns the token at the start of an object's bytes, if the token's seat number is between 1 and
-    /// `seats`.
+    /// Returns the token at the start of an object's bytes, or `None` if its seat number is not between 1 and `seats`.
     pub(super) fn read_from_object(bytes: &[u8], seats: u16) -> Option<Self> {
         let token = Self(u64::from_le_bytes(*bytes.first_chunk()?));
         (1..=seats).contains(&token.seat()).then_some(token)

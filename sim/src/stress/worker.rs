@@ -1,7 +1,7 @@
-//! A stress thread at its seat: it allocates, stamps, verifies and frees objects, and logs each operation in
-//! the seat's log.
+//! A stress thread at its seat: it allocates, stamps, verifies and frees objects, and logs each operation in the log of
+//! the seat.
 //!
-//! A *seat* exists during the whole run; it has a number, the objects it holds, and a log. One thread after
+//! A *seat* exists during the whole run; it consists of a number, the objects it holds, and a log. One thread after
 //! another uses a seat.
 
 use super::log::{Entry, OperationLog, StressOperation};
@@ -27,7 +27,7 @@ pub(super) struct HeldObject<'w> {
     stamped: usize,
 }
 
-/// A bin of objects that some threads leave and other threads take.
+/// A bin of objects: some threads leave objects in it, and other threads take them out.
 pub(super) type ObjectBin<'w> = Mutex<Vec<HeldObject<'w>>>;
 
 /// The operation counts of one workload.
@@ -89,12 +89,11 @@ impl ThreadSeat<'_> {
     }
 }
 
-/// The largest number of objects that a seat holds from one turn to the next; the next constant limits the
-/// bytes.
+/// The largest number of objects that a seat holds between two turns; the next constant limits their bytes.
 const MAX_HELD_OBJECTS: usize = 1024;
 const MAX_HELD_BYTES: usize = 2 << 20;
-/// The object size in bytes up to which objects are always stamped completely. Larger objects are stamped
-/// completely only once in [`FULL_CHECK_INTERVAL`] times.
+/// The object size in bytes up to which each object is stamped completely. Larger objects are stamped completely only
+/// once in [`FULL_CHECK_INTERVAL`] times.
 const MAX_FULLY_STAMPED_BYTES: usize = 8192;
 const FULL_CHECK_INTERVAL: u32 = 16;
 
@@ -131,8 +130,8 @@ impl<'w, 'e> Worker<'w, 'e> {
         options[self.below(options.len())]
     }
     /// Returns `true` if the thread should end its turn.
-    pub(super) fn paused(&self) -> bool {
-        self.world.paused()
+    pub(super) fn is_paused(&self) -> bool {
+        self.world.is_paused()
     }
     fn tally(&mut self) -> &mut Tally {
         &mut self.seat.tallies[self.workload as usize]
@@ -140,15 +139,15 @@ impl<'w, 'e> Worker<'w, 'e> {
 
     // ---- objects ----
 
-    /// Allocates an object from `source` and stamps it; returns `None` if the allocator refused an allocation
-    /// that may be refused.
+    /// Allocates an object from `source` and stamps it; returns `None` if the allocator refused and a refusal is
+    /// permitted.
     pub(super) fn alloc(&mut self, source: Source) -> Option<HeldObject<'w>> {
         let world = self.world;
         let memory = self.granted(source, || world.alloc(source))?;
         self.adopt(memory, source)
     }
 
-    /// Unwraps the result of an allocation. An allowed refusal is counted; any other refusal is a violation.
+    /// Unwraps the result of an allocation. A permitted refusal is counted; any other refusal is a violation.
     pub(super) fn granted<R>(
         &mut self,
         source: Source,
@@ -184,7 +183,7 @@ impl<'w, 'e> Worker<'w, 'e> {
             && let Some(at) = Pattern::free(self.world.seed).differs(memory.front(size))
         {
             let what = format!("{source}: byte {at} of a free object was written to");
-            self.torn(&memory, what, token);
+            self.report_wrong_contents(&memory, what, token);
             std::mem::forget(memory);
             return None;
         }
@@ -197,17 +196,17 @@ impl<'w, 'e> Worker<'w, 'e> {
         Some(HeldObject { memory, source, token, stamped })
     }
 
-    /// Returns `true` if the object still has its stamp, and reports a violation if not.
+    /// Returns `true` if the object still has its stamp; otherwise, reports a violation.
     pub(super) fn verify(&mut self, held: &HeldObject<'_>) -> bool {
         let pattern = Pattern::held(self.world.seed, held.token);
         let Some(at) = pattern.differs(held.memory.front(held.stamped)) else { return true };
         let what = format!("{}: byte {at} of an object in use was overwritten", held.source);
-        self.torn(&held.memory, what, held.token);
+        self.report_wrong_contents(&held.memory, what, held.token);
         false
     }
 
-    /// Verifies an object and prepares it for its free; returns `None`, without freeing the object, if the
-    /// stamp was overwritten.
+    /// Verifies an object and prepares it for its free; if the stamp was overwritten, returns `None`, and the object is
+    /// not freed.
     pub(super) fn part<'m>(&mut self, mut held: HeldObject<'m>) -> Option<Memory<'m>> {
         if !self.verify(&held) {
             std::mem::forget(held);
@@ -321,9 +320,9 @@ impl<'w, 'e> Worker<'w, 'e> {
         act(self.world)
     }
 
-    /// Reports an object whose contents are wrong. If the contents have the stamp of another owner, the
-    /// report names that owner, too.
-    fn torn(&mut self, memory: &Memory<'_>, what: String, token: Token) {
+    /// Reports an object whose contents are wrong. If the object contains the stamp of another owner, the report also
+    /// names that owner.
+    fn report_wrong_contents(&mut self, memory: &Memory<'_>, what: String, token: Token) {
         let found =
             Token::read_from_object(memory.front(8), self.bins.len() as u16).filter(|found| *found != token);
         let what = match found {

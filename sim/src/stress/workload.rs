@@ -19,9 +19,9 @@ pub enum Workload {
     Exchange,
     /// A thread allocates thousands of objects in a row, pauses, and frees all of them.
     Burst,
-    /// The objects of a process are allocated together and freed together.
+    /// The objects of a process are allocated together, and also freed together.
     Fork,
-    /// A thread that moves from CPU to CPU allocates and frees at random.
+    /// A thread that moves between CPUs allocates and frees objects at random.
     Migrate,
     /// Caches are created, shrunk and destroyed while other threads use them.
     Lifecycle,
@@ -55,8 +55,8 @@ impl Workload {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Runs one turn of the workload: hundreds or thousands of operations, or fewer if the world pauses.
-    pub(super) fn turn(self, worker: &mut Worker<'_, '_>) {
+    /// Runs one run_turn of the workload: hundreds or thousands of operations, or fewer if a pause of the world begins.
+    pub(super) fn run_turn(self, worker: &mut Worker<'_, '_>) {
         worker.workload = self;
         worker.look(4);
         match self {
@@ -82,7 +82,7 @@ fn common(worker: &mut Worker<'_, '_>) -> Source {
 fn churn(worker: &mut Worker<'_, '_>, steps: usize) {
     let hot = [common(worker), common(worker), common(worker)];
     for _ in 0..steps {
-        if worker.paused() {
+        if worker.is_paused() {
             return;
         }
         match worker.chance_one_in(2).then(|| worker.random_held_object()).flatten() {
@@ -103,7 +103,7 @@ const MAX_BIN_OBJECTS: usize = 512;
 fn exchange(worker: &mut Worker<'_, '_>) {
     let source = common(worker);
     for _ in 0..16 {
-        if worker.paused() {
+        if worker.is_paused() {
             return;
         }
         let bin = worker.below(worker.bins.len());
@@ -139,7 +139,7 @@ fn burst(worker: &mut Worker<'_, '_>) {
     let most = 500 + worker.below(2500);
     let mut objects = Vec::new();
     for _ in 0..most {
-        if worker.paused() {
+        if worker.is_paused() {
             break;
         }
         objects.extend(worker.alloc(source));
@@ -155,7 +155,7 @@ fn fork(worker: &mut Worker<'_, '_>) {
     for _ in 0..4 {
         let mut processes = vec![];
         for _ in 0..1 + worker.below(8) {
-            if worker.paused() {
+            if worker.is_paused() {
                 break;
             }
             processes.push(Source::family().filter_map(|source| worker.alloc(source)).collect::<Vec<_>>());
@@ -181,7 +181,7 @@ const TEMPORARY: usize = 100;
 
 fn run_temporary_cache_workload(worker: &mut Worker<'_, '_>) {
     for _ in 0..8 {
-        if worker.paused() {
+        if worker.is_paused() {
             return;
         }
         let slot = worker.below(worker.world.temporary.len());
@@ -224,7 +224,7 @@ fn use_temporary_object(worker: &mut Worker<'_, '_>, cache: &KmemCache) {
 
 fn reap(worker: &mut Worker<'_, '_>) {
     for _ in 0..4 {
-        if worker.paused() {
+        if worker.is_paused() {
             return;
         }
         let cpus = worker.world.subsystem.cpus().count();
@@ -248,7 +248,7 @@ fn reap(worker: &mut Worker<'_, '_>) {
 
 fn private(worker: &mut Worker<'_, '_>) {
     for _ in 0..4 {
-        if worker.paused() {
+        if worker.is_paused() {
             return;
         }
         let source = common(worker);
@@ -290,7 +290,7 @@ fn random_size(worker: &mut Worker<'_, '_>, bits: usize) -> u32 {
 
 fn sizes(worker: &mut Worker<'_, '_>) {
     for _ in 0..500 {
-        if worker.paused() {
+        if worker.is_paused() {
             return;
         }
         let size = random_size(worker, 13);
@@ -309,7 +309,7 @@ fn sizes(worker: &mut Worker<'_, '_>) {
 
 fn large(worker: &mut Worker<'_, '_>) {
     for _ in 0..8 {
-        if worker.paused() {
+        if worker.is_paused() {
             return;
         }
         let mut blocks = vec![];

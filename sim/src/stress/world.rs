@@ -1,5 +1,5 @@
-//! The data that all threads of a stress run share: a subsystem with caches of many kinds, and functions to
-//! allocate from the caches.
+//! The data that all threads of a stress run share: a subsystem with caches of many kinds, and functions that allocate
+//! from them.
 
 use super::stamp::Pattern;
 use super::{FaultSpec, FreedObjectHook};
@@ -93,7 +93,7 @@ impl Source {
         // The last two are the page table's root and the stack of the process.
         objects.chain([0, 2].into_iter().filter_map(Order::new).map(Self::Pages))
     }
-    /// Returns `true` if pages serve an object of this source, and `false` if a cache serves it.
+    /// Returns `true` if an object of this source consists of pages, and `false` if a cache serves it.
     fn is_served_by_pages(self) -> bool {
         match self {
             Self::Kmalloc(size) | Self::Malloc(size, _) => size as usize > uslab::malloc::MAX_CLASS,
@@ -104,7 +104,7 @@ impl Source {
     pub(super) fn is_constructed(self) -> bool {
         matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 != Kind::Raw)
     }
-    /// Returns `true` if an allocation from this source may be refused even without a fault.
+    /// Returns `true` if an allocation from this source may be refused even without an injected fault.
     pub(super) fn may_refuse_allocation(self) -> bool {
         matches!(self, Self::Cache(at) if CACHES[usize::from(at)].2 == Kind::Limited)
     }
@@ -186,7 +186,7 @@ pub(super) struct World {
     /// The temporary caches, which the threads replace.
     pub(super) temporary: [Mutex<Arc<KmemCache>>; TEMPORARY],
     pub(super) faults: Faults,
-    /// `true` if the run has faults, so that any allocation may be refused.
+    /// `true` if the run injects faults, so that any allocation may be refused.
     pub(super) faulty: bool,
     pub(super) seed: u64,
     pub(super) saboteur: Option<FreedObjectHook>,
@@ -295,7 +295,7 @@ impl World {
         }
     }
 
-    /// Calls the function that may corrupt an object, for an object that was just freed.
+    /// Calls the function that can corrupt an object, for an object that was just freed.
     pub(super) fn freed(&self, source: Source, address: NonNull<u8>) {
         if let (Some(saboteur), Some(cache)) = (&self.saboteur, self.cache(source))
             && saboteur(cache, address)
@@ -316,12 +316,12 @@ impl World {
         all
     }
     /// Returns `true` if threads should end their turns.
-    pub(super) fn paused(&self) -> bool {
+    pub(super) fn is_paused(&self) -> bool {
         self.pause.load(Relaxed)
     }
 
-    /// Waits until all deferred pages have passed their grace period. The caller must ensure that no thread
-    /// holds a guard of `uslab::rcu::pin`.
+    /// Waits until all deferred pages have passed their grace period. The caller must ensure that no thread holds an
+    /// RCU guard (`uslab::rcu::pin`).
     pub(super) fn grace(&self) {
         for _ in 0..1000 {
             if self.subsystem.info().caches.iter().all(|cache| cache.grace == 0) {
@@ -354,14 +354,14 @@ impl World {
         for (at, cache) in (0..).zip(&self.caches) {
             if caches.get(&at).copied().unwrap_or(0) != cache.info().used {
                 let of_cache = held.iter().filter(|(source, _)| *source == Source::Cache(at));
-                return Err(missing(cache, &of_cache.map(|(_, address)| *address).collect()));
+                return Err(missing_objects_error(cache, &of_cache.map(|(_, address)| *address).collect()));
             }
         }
         let info = self.subsystem.info();
         let books = [
-            ("large blocks, in pages", large, info.kmalloc_large.pages),
-            ("large blocks, walked, in pages", large, census.large_pages),
-            ("other blocks, in pages", blocks, census.block_pages),
+            ("pages of large blocks", large, info.kmalloc_large.pages),
+            ("pages of large blocks, as the census found them", large, census.large_pages),
+            ("pages of other blocks", blocks, census.block_pages),
             ("objects", classes + caches.values().sum::<u64>(), census.used),
             ("objects, by the caches", census.used, info.caches.iter().map(|c| c.used).sum()),
         ];
@@ -391,14 +391,14 @@ impl World {
     }
 }
 
-/// Returns the objects that a cache counts as in use, although no thread holds them. The search for unowned
-/// objects empties the cache's magazines, so it runs only after an error.
+/// Returns the objects that a cache counts as in use although no thread holds them. The search for unowned objects
+/// empties the cache's magazines, so it runs only after an error.
 fn objects_without_holder(cache: &KmemCache, held: &BTreeSet<usize>) -> BTreeSet<usize> {
     let used = cache.live();
     used.iter().map(|object| object.addr().get()).filter(|address| !held.contains(address)).collect()
 }
 
-/// An error that a census found, with the address of one object concerned.
+/// An error that a census found, with the address of one object that it concerns.
 #[derive(Debug)]
 pub(super) struct CensusError {
     pub(super) what: String,
@@ -408,8 +408,8 @@ pub(super) struct CensusError {
 /// The largest number of addresses in an error message.
 const MAX_LISTED_ADDRESSES: usize = 8;
 
-/// Returns the error for a cache whose objects in use differ from the objects that the threads hold.
-fn missing(cache: &KmemCache, held: &BTreeSet<usize>) -> CensusError {
+/// Returns the error for a cache whose objects in use are not the objects that the threads hold.
+fn missing_objects_error(cache: &KmemCache, held: &BTreeSet<usize>) -> CensusError {
     let counted = cache.info().used;
     let mut what =
         format!("cache {}: objects: threads hold {}, but {counted} are in use", cache.name(), held.len());

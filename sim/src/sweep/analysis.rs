@@ -1,5 +1,4 @@
-//! Analyses the results of a sweep: which settings are best, and which settings differ no more than by
-//! chance.
+//! Analyses the results of a sweep: which settings are best, and which settings differ only by chance.
 
 use super::record::{Metric, Row};
 use rustc_hash::FxHashMap;
@@ -14,8 +13,8 @@ pub(super) type WorkloadOnCpus<'a> = (&'a str, u32);
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct SettingScore {
     pub(super) setting: String,
-    /// The geometric mean of the ratio to the best setting's value, over all workloads, CPUs and seeds; 1
-    /// means that the setting is best everywhere.
+    /// The geometric mean of the ratio to the best setting's value, over all workloads, CPU counts and seeds; 1 means
+    /// that no setting is better anywhere.
     pub(super) of_best: f64,
     /// The smallest ratio to the best setting's value; the next fields name the workload and CPUs.
     pub(super) worst: f64,
@@ -35,7 +34,7 @@ impl SettingScore {
     }
 }
 
-/// The best setting of a workload on a number of CPUs.
+/// The best setting of a workload for a number of CPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Best {
     pub(super) work: String,
@@ -47,26 +46,26 @@ pub(super) struct Best {
     pub(super) mean: f64,
     /// The smallest and the largest value of the metric.
     pub(super) spread: [f64; 2],
-    /// The second best setting, and the ratio of its value to the best value.
+    /// The second best setting, and its value divided by the best value.
     pub(super) second: Option<(String, f64)>,
 }
 
-/// The lead of one setting over another setting, on the runs that both have.
+/// A comparison of one setting with another setting, on the runs that both have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct SettingLead {
     pub(super) setting: String,
-    /// The number of workloads, CPUs and seeds on which both settings have run.
+    /// The number of combinations of workload, CPU count and seed on which both settings have run.
     pub(super) runs: u64,
     /// The geometric mean of the ratio of the other setting's value to this setting's value.
     pub(super) reaches: f64,
-    /// The standard error of `reaches` over seeds, as a fraction: 0.01 is one percent. `None` for a trace, or
-    /// if there is only one seed.
+    /// The standard error of `reaches` over all seeds, as a fraction: 0.01 is one percent. The value is `None` for a
+    /// trace, or if there is only one seed.
     pub(super) chance: Option<f64>,
 }
 
 impl SettingLead {
-    /// Returns `true` if the difference is at most twice its standard error, or if it is 0 and has no
-    /// standard error.
+    /// Returns `true` if the difference is at most twice its standard error; if the standard error is unknown, only if
+    /// the difference is 0.
     pub(super) fn is_tie(&self) -> bool {
         self.reaches.ln().abs() <= (2.0 * self.chance.unwrap_or(0.0)).max(1e-9)
     }
@@ -80,13 +79,13 @@ pub(super) fn place(row: &Row) -> WorkloadOnCpus<'_> {
     (&row.work, row.cpus)
 }
 
-/// Returns each row with the ratio of its value to the best setting's value, among rows with equal workload,
-/// CPUs, seed and so on.
-pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Row, f64)> + Clone {
+/// Returns each row with its value relative to the best setting, among rows that have the same workload, CPUs, seed and
+/// other parameters.
+pub(super) fn ratios_to_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Row, f64)> + Clone {
     let mut best: FxHashMap<Cell<'_>, f64> = FxHashMap::default();
     for row in rows {
         let value = row.numbers.get(metric);
-        best.entry(cell(row)).and_modify(|best| *best = metric.better(*best, value)).or_insert(value);
+        best.entry(cell(row)).and_modify(|best| *best = metric.better_of_two(*best, value)).or_insert(value);
     }
     rows.iter().map(move |row| (row, metric.ratio(row.numbers.get(metric), best[&cell(row)])))
 }
@@ -94,7 +93,7 @@ pub(super) fn of_best(rows: &[Row], metric: Metric) -> impl Iterator<Item = (&Ro
 /// Returns the scores of all settings, best first.
 pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<SettingScore> {
     let mut settings: FxHashMap<&str, (f64, u64, f64, String, bool)> = FxHashMap::default();
-    for (row, ratio) in of_best(rows, metric) {
+    for (row, ratio) in ratios_to_best(rows, metric) {
         let (logs, runs, worst, worst_place, is_default) =
             settings.entry(&row.setting).or_insert((0.0, 0, f64::MAX, String::new(), true));
         *is_default &= row.is_default;
@@ -118,7 +117,7 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<SettingScore> {
         .collect();
     scores.sort_by(|a, b| b.of_best.total_cmp(&a.of_best).then_with(|| a.setting.cmp(&b.setting)));
     if let Some(first) = scores.first().map(|first| first.setting.clone()) {
-        let ties: FxHashMap<_, _> = leads(rows, metric, &first)
+        let ties: FxHashMap<_, _> = leads_of_setting(rows, metric, &first)
             .into_iter()
             .map(|lead| (lead.setting.clone(), lead.is_tie()))
             .collect();
@@ -127,8 +126,8 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<SettingScore> {
     scores
 }
 
-/// Returns the leads of a setting over all other settings, smallest first.
-pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<SettingLead> {
+/// Returns the lead of a setting over each other setting; the smallest lead comes first.
+pub(super) fn leads_of_setting(rows: &[Row], metric: Metric, setting: &str) -> Vec<SettingLead> {
     let own_values: FxHashMap<_, _> = rows
         .iter()
         .filter(|row| row.setting == setting)
@@ -171,7 +170,7 @@ pub(super) fn leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<SettingL
     leads
 }
 
-/// Returns the mean of the values, and the variance of the mean if there is more than one value.
+/// Returns the mean of the values, and the variance of this mean if there are several values.
 pub(super) fn mean(values: &[f64]) -> (f64, Option<f64>) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -180,7 +179,7 @@ pub(super) fn mean(values: &[f64]) -> (f64, Option<f64>) {
 }
 
 /// Returns the best setting for each workload on each number of CPUs.
-pub(super) fn best(rows: &[Row], metric: Metric) -> Vec<Best> {
+pub(super) fn best_settings(rows: &[Row], metric: Metric) -> Vec<Best> {
     let mut places: BTreeMap<WorkloadOnCpus<'_>, (bool, BTreeMap<&str, Vec<f64>>)> = BTreeMap::new();
     for row in rows {
         let (_, settings) = places.entry(place(row)).or_insert_with(|| (row.validated, BTreeMap::new()));
@@ -259,7 +258,7 @@ pub(super) mod tests {
             expected_lead("slower", [9.0, 9.9, 10.8]),
         ]
         .concat();
-        let leads = leads(&rows, metric(), "a");
+        let leads = leads_of_setting(&rows, metric(), "a");
         let tie = |name: &str| leads.iter().find(|lead| lead.setting == name).unwrap();
         assert!(tie("same").is_tie() && tie("same").chance == Some(0.0));
         assert!(tie("by-chance").is_tie() && tie("by-chance").chance > Some(0.0));
@@ -270,12 +269,12 @@ pub(super) mod tests {
         assert_eq!((&*scores[0].setting, ties), ("a", vec!["same", "by-chance"]));
     }
 
-    /// If a setting was dropped early and has only some seeds, the comparison uses only these seeds.
+    /// If a setting was dropped early and therefore has only some seeds, the comparison uses only these seeds.
     #[test]
     fn settings_are_compared_on_their_common_runs() {
         let mut rows: Vec<_> = (0..4).map(|seed| row("w", 1, seed, "a", 10.0)).collect();
         rows.push(row("w", 1, 2, "b", 20.0));
-        let leads = leads(&rows, metric(), "a");
+        let leads = leads_of_setting(&rows, metric(), "a");
         assert_eq!((leads[0].runs, leads[0].reaches.round(), leads[0].is_tie()), (1, 2.0, false));
     }
 

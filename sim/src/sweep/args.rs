@@ -5,7 +5,7 @@ use super::plan::Plan;
 use super::record::Metric;
 use super::spec;
 use super::store::Store;
-use crate::output::quoted;
+use crate::output::shell_quoted;
 use clap::{Args, Subcommand};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -99,12 +99,13 @@ impl SweepFiles {
         let store = Store::new(&plan, self.results.as_deref());
         Ok((plan, store))
     }
-    /// Returns the command line of another subcommand with the same files.
+    /// Returns the command line that runs another subcommand on the same files.
     pub(super) fn command(&self, verb: &str) -> String {
-        let mut command = format!("{} sweep {verb} {}", program(), quoted(&self.file.to_string_lossy()));
+        let mut command =
+            format!("{} sweep {verb} {}", program(), shell_quoted(&self.file.to_string_lossy()));
         for (option, path) in [("--inputs", &self.inputs), ("--results", &self.results)] {
             if let Some(path) = path {
-                command += &format!(" {option} {}", quoted(&path.to_string_lossy()));
+                command += &format!(" {option} {}", shell_quoted(&path.to_string_lossy()));
             }
         }
         command
@@ -117,7 +118,9 @@ pub(super) fn program() -> String {
     if std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == env!("CARGO_PKG_NAME")) {
         return "cargo uslab".to_owned();
     }
-    std::env::args_os().next().map_or_else(|| "uslab".to_owned(), |name| quoted(&name.to_string_lossy()))
+    std::env::args_os()
+        .next()
+        .map_or_else(|| "uslab".to_owned(), |name| shell_quoted(&name.to_string_lossy()))
 }
 
 /// The options for progress reports.
@@ -313,7 +316,7 @@ pub(crate) struct TuneArgs {
     pub(super) progress: ProgressArgs,
 }
 
-/// Returns the text if it can be written into a line of a script without quotes.
+/// Returns the text if it can be written to a script line without quotes.
 fn word(text: &str) -> Result<String, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-:,".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {

@@ -32,9 +32,8 @@ impl Axis {
 }
 
 impl Range {
-    /// Returns the values up to `to`; `to` itself is included only if a step or factor reaches it. With a
-    /// factor, values are rounded products, computed without library functions, so that every machine gets
-    /// the same values.
+    /// Returns the values up to `to`; `to` itself is included only if a step or factor reaches it. With a factor,
+    /// values are rounded products; no library function computes them, so every machine gets the same values.
     fn values(&self) -> Result<Vec<u64>, String> {
         let &Self { from, to, step, factor } = self;
         if from > to {

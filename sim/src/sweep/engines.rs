@@ -2,13 +2,13 @@
 //! container.
 
 use super::plan::Plan;
-use crate::output::quoted;
+use crate::output::shell_quoted;
 use serde_json::{Value, json};
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The largest number of tasks of an array with Slurm's default (`MaxArraySize` of slurm.conf is one more).
+/// The largest number of tasks in an array under Slurm's default (`MaxArraySize` of slurm.conf is one more).
 pub(super) const SLURM_TASKS: u64 = 1000;
 
 /// Returns a warning for an array that has more tasks than Slurm's default allows.
@@ -16,7 +16,7 @@ pub(super) fn many_tasks_warning(shards: u64) -> String {
     format!("an array of more than {SLURM_TASKS} tasks needs a cluster whose MaxArraySize is above {shards}")
 }
 
-/// A time limit: the number of seconds `3600` is written as `01:00:00`.
+/// A time limit in the form of `sbatch`: the number of seconds `3600` is written as `01:00:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimeLimit(u32);
 
@@ -69,16 +69,16 @@ pub(super) struct Slurm<'a> {
 }
 
 fn path(path: &Path) -> String {
-    quoted(&path.to_string_lossy())
+    shell_quoted(&path.to_string_lossy())
 }
 
-/// Returns the absolute form of a path, because a job begins in another folder.
+/// Returns the absolute form of a path, because a job starts in another folder.
 fn to_absolute_path(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Returns a name for a job that Kubernetes accepts: at most 63 small letters, digits and hyphens. The name
-/// ends with the sweep's hash, so that a changed sweep gets another job.
+/// Returns a name for a job that Kubernetes accepts: at most 63 small letters, digits and hyphens. The name ends with
+/// the sweep's hash, so that a changed sweep gets another job name.
 fn job_name(plan: &Plan) -> String {
     let stem = plan.path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     let label_char = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -123,7 +123,7 @@ results={results}
 not_here() {{ echo "$(hostname): $1: $2 on this node; expected a folder that all nodes share" >&2; exit 2; }}
 [ -x "$program" ] || not_here "$program" "no such program"
 [ -r "$sweep" ] || not_here "$sweep" "no such file"
-[ -w "$results" ] || not_here "$results" "no such folder that can be written"
+[ -w "$results" ] || not_here "$results" "the folder does not exist or is not writable"
 # The share is said in full: `sbatch --array={last} THIS` runs share {last} of {shards} again, and not all of it.
 exec "$program" sweep run "$sweep"{inputs} --results "$results" \
     --hash {hash} --shard "$SLURM_ARRAY_TASK_ID/{shards}" --threads "${{SLURM_CPUS_PER_TASK:-{cpus}}}"
@@ -145,7 +145,7 @@ pub(super) struct Kubernetes<'a> {
     pub(super) image: &'a str,
     /// The PersistentVolumeClaim of the volume that has the sweep's file and results.
     pub(super) claim: &'a str,
-    /// The PersistentVolumeClaim of the volume with the traces, if it is another volume.
+    /// The PersistentVolumeClaim of the volume with the traces, if the traces are on a separate volume.
     pub(super) inputs_claim: Option<&'a str>,
     pub(super) cpus: u32,
     pub(super) memory: &'a str,

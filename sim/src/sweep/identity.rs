@@ -1,8 +1,8 @@
 //! The parameters that determine an item's result, and their hash, which is the name of the result's file.
 //!
-//! An item's result does not depend on the sweep that contains the item. A sweep with more seeds, other
-//! designs or another order of designs reuses the results of all items that it shares with another sweep. The
-//! rounds of `uslab tune` rely on this reuse of results.
+//! An item's result does not depend on the sweep that contains the item. A sweep with more seeds, or with other
+//! designs, reuses the results of all items that it shares with another sweep. The rounds of `uslab tune` rely on this
+//! reuse of results.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -20,14 +20,14 @@ pub(super) struct Identity {
     pub(super) of: WorkloadIdentity,
     /// The design with its options, as one text.
     pub(super) setting: String,
-    /// The number of simulated CPUs; `None` is the number of CPUs in the trace.
+    /// The number of simulated CPUs; `None` means the number of CPUs in the trace.
     pub(super) cpus: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum WorkloadIdentity {
-    /// A trace, identified by a hash of its bytes and of the tables that are read with it.
+    /// A trace, identified by a hash of its bytes and of the tables in its folder that are read with it.
     Trace {
         sha256: String,
     },

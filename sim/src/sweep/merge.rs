@@ -18,7 +18,7 @@ const MAX_FAILURE_REASONS: usize = 20;
 /// The existing results of a sweep.
 #[derive(Debug, Default)]
 pub(super) struct CollectedResults {
-    /// The rows of the report, in the order of their items' numbers.
+    /// The rows of the report, ordered by the item's number.
     pub(super) rows: Vec<Row>,
     pub(super) missing: Vec<u64>,
     pub(super) failed: Vec<(u64, String)>,
@@ -28,7 +28,7 @@ pub(super) struct CollectedResults {
 /// Reads all existing results of a sweep.
 ///
 /// # Errors
-/// Fails if a result file is of another item, or cannot be read.
+/// Fails if a result file contains another item's result, or cannot be read.
 pub(super) fn collect(plan: &Plan, store: &Store, progress: &Progress) -> anyhow::Result<CollectedResults> {
     let stage = progress.stage("reading", plan.len());
     let mut results = CollectedResults::default();
@@ -52,8 +52,8 @@ impl CollectedResults {
     pub(super) fn has_all_results(&self) -> bool {
         self.missing.is_empty() && self.failed.is_empty() && self.damaged.is_empty()
     }
-    /// Returns messages about items without a result: one line for each failure and each damaged file, and
-    /// the command line that runs all these items.
+    /// Returns messages about items without a result: a line for each failure and each damaged file, and the command
+    /// line that runs these items.
     pub(super) fn result_warnings(&self, plan: &Plan, command: &str) -> Vec<String> {
         let Self { missing, failed, damaged, .. } = self;
         let mut lines = failures(plan, "failed", failed);
@@ -70,7 +70,7 @@ impl CollectedResults {
     }
 }
 
-/// Returns a line for each reason of failure, with its items; for a trace, also with the trace's line in the
+/// Returns a line for each reason of a failure, with the items that failed; for a trace, also with its line in the
 /// sweep's file.
 pub(super) fn failures(plan: &Plan, outcome: &str, items: &[(u64, String)]) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<u64>)> = vec![];
@@ -139,12 +139,12 @@ impl Report {
             profile: plan.profile.name.clone(),
             validated_cpus: plan.profile.validated_cpus,
             settings: analysis::scores(&all.rows, metric),
-            best: analysis::best(&all.rows, metric),
+            best: analysis::best_settings(&all.rows, metric),
             sensitivity: sensitivity::sensitivity(&all.rows, metric),
         }
     }
     /// Returns a sentence about the CPU counts for which results are only simulated.
-    pub(super) fn validated(&self) -> String {
+    pub(super) fn validation_text(&self) -> String {
         let profile = &self.profile;
         match self.validated_cpus {
             0 => format!(
@@ -164,7 +164,7 @@ pub(super) fn accuracy_text(sensitivity: &Sensitivity) -> String {
         Method::Grid => format!("exact, from all {settings} combinations"),
         Method::Fit { predicts } => {
             format!(
-                "from a polynomial fit to {settings} settings; the fit explains {} of the differences between settings, which limits the accuracy of an index; the pictures by value include the effects of other knobs",
+                "from a polynomial fit to {settings} settings; the fit explains {} of the differences between settings, and an index is accurate only to the unexplained part; the pictures by value include the effects of other knobs",
                 percent(*predicts)
             )
         }
@@ -173,14 +173,14 @@ pub(super) fn accuracy_text(sensitivity: &Sensitivity) -> String {
         summary += &format!("; {left_out} settings with missing results are omitted");
     }
     summary += &match chance {
-        Some(chance) => format!("; chance would explain {} of all differences", percent(*chance)),
+        Some(chance) => format!("; chance could explain {} of all differences", percent(*chance)),
         None => "; with one seed, chance cannot be estimated".to_owned(),
     };
     summary
 }
 
-/// Formats a sensitivity index as a percentage. An index is shown as an upper bound if it is smaller than the
-/// part that the fit does not predict.
+/// Formats a sensitivity index as a percentage. An index below the unexplained part of the variance is shown as an
+/// upper bound.
 pub(super) fn index(part: f64, method: Method) -> String {
     match method {
         Method::Fit { predicts } if part < 1.0 - predicts => {
@@ -215,12 +215,12 @@ impl fmt::Display for Report {
             grouped(*done),
             items_text(*items),
             unit(metric),
-            self.validated()
+            self.validation_text()
         )?;
         let all = self.settings.len();
         writeln!(
             f,
-            "\nSettings: the fraction of the best setting's {metric}, as a geometric mean over workloads, CPUs and seeds{}. = is not distinguishable from the first one.",
+            "\nSettings: the fraction of the best setting's {metric}, as a geometric mean over workloads, CPUs and seeds{}. The mark = means that the result is not distinguishable from the first setting's.",
             if all > MAX_SHOWN_SETTINGS {
                 format!(" (the best {MAX_SHOWN_SETTINGS} of {all})")
             } else {
@@ -233,7 +233,7 @@ impl fmt::Display for Report {
             rows.add_row([
                 score.text(),
                 percent(*of_best),
-                tie(*ties).to_owned(),
+                tie_mark(*ties).to_owned(),
                 percent(*worst),
                 worst_at.clone(),
                 grouped(*runs),
@@ -242,7 +242,7 @@ impl fmt::Display for Report {
         write!(f, "{}", text(&rows))?;
         writeln!(
             f,
-            "\nThe best setting for each workload and number of CPUs: the mean {metric} of its runs, and the fraction that the next setting reaches."
+            "\nThe best setting for each workload and number of CPUs: the mean {metric} of its runs, and the fraction of this result that the next best setting reaches."
         )?;
         let mut rows = table(&["work", "CPUs", "setting", "mean", "from", "to", "the next one", "reaches"]);
         for best in &self.best {
@@ -290,8 +290,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Returns four texts about an option: the range of its means over all workloads in % of the best, the
-/// workload and CPUs with the largest range, that largest range, and the option's values.
+/// Returns four texts about an option: the range of its means over all workloads in % of the best; the workload and CPU
+/// count with the largest range; this range; and the option's values.
 pub(super) fn ranges(effect: &Effect) -> [String; 4] {
     let range = |means: &mut dyn Iterator<Item = f64>| {
         let (min, max) = means.fold((f64::MAX, f64::MIN), |(min, max), mean| (min.min(mean), max.max(mean)));
@@ -313,22 +313,22 @@ Sensitivity: the fraction of the differences between a design's settings (in % o
 alone (its first-order index) and alone or with other knobs (its total index).";
 
 /// Returns the mark for a setting that ties with the best.
-pub(super) fn tie(ties: bool) -> &'static str {
+pub(super) fn tie_mark(ties: bool) -> &'static str {
     if ties { "=" } else { "" }
 }
 
-/// Returns the unit of a metric, and whether larger or smaller values are better.
+/// Returns the unit of a metric, and the direction in which its values are better.
 pub(super) fn unit(metric: &str) -> &'static str {
     match metric {
-        "operations_per_us" => "allocations and frees a microsecond, of all CPUs; more is better",
+        "operations_per_us" => "allocations and frees per microsecond, on all CPUs together; more is better",
         "ns" => "nanoseconds until the last CPU is done; less is better",
-        "waiting" => "the part of all CPUs' time that they wait for locks; less is better",
-        "lines_per_operation" => "cache lines that travel, for each operation; less is better",
+        "waiting" => "the fraction of the CPUs' time that they spend waiting for locks; less is better",
+        "lines_per_operation" => "cache lines that move between CPUs, per operation; less is better",
         _ => "slabs at the end; less is better",
     }
 }
 
-/// The names of the CSV columns before the numbers and the options.
+/// The names of the CSV columns before the columns of numbers and options.
 const AXIS_COLUMNS: [&str; 10] =
     ["item", "work", "design", "setting", "cpus", "validated", "size", "ops", "think", "seed"];
 
@@ -342,10 +342,10 @@ fn knob(row: &Row, name: &str) -> Option<u64> {
     row.knobs().find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// Formats all runs as CSV: one row for each item, in the order of the items' numbers.
+/// Formats all runs as CSV: one row for each item, ordered by the item's number.
 ///
 /// # Errors
-/// Fails if writing to memory fails, which does not happen in practice.
+/// Never fails in practice, because the rows are written to memory.
 pub(super) fn csv(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let names = knob_names(rows);
     let mut csv_writer = csv::Writer::from_writer(vec![]);

@@ -6,10 +6,10 @@
 //!          hash                       a share of the numbers                            named by the hash of all that it depends on
 //! ```
 //!
-//! The result of an item is a function of the item's parameters. A shard that runs again, or twice at the
-//! same time, therefore gives the same bytes. The program has no scheduler: batch systems such as Slurm's
-//! arrays or Kubernetes' Indexed Jobs start the shards. The hash of a sweep covers its file and every file
-//! that it names. Two machines with equal hashes give the same number to the same item.
+//! The result of an item is a function of the item's parameters. A shard that runs again, or runs twice at the same
+//! time, therefore gives the same bytes. The program has no scheduler: batch systems such as Slurm's arrays or
+//! Kubernetes' Indexed Jobs start the shards. The hash of a sweep covers its file and every file that it names. On two
+//! machines with the same hash, a number identifies the same item.
 
 mod analysis;
 mod args;

@@ -1,8 +1,7 @@
-//! Writes the report of a sweep as a static page with tables and a picture for each option; the page loads
-//! nothing.
+//! Writes the report of a sweep as a static web page with tables and a picture for each option; the page loads nothing.
 
 use super::merge::{
-    Report, SENSITIVITY_HELP, accuracy_text, index, percent, ranges, short_number, tie, unit,
+    Report, SENSITIVITY_HELP, accuracy_text, index, percent, ranges, short_number, tie_mark, unit,
 };
 use super::sensitivity::{Effect, Sensitivity};
 use crate::output::grouped;
@@ -15,8 +14,8 @@ use std::io::Error;
 const WIDTH: u32 = 420;
 const HEIGHT: u32 = 240;
 const COLOUR: RGBColor = RGBColor(0, 114, 178);
-/// The largest number of lines in a picture. Each line in a picture belongs to a workload on a number of
-/// CPUs; only the lines on which the option matters most are drawn.
+/// The largest number of lines in a picture. Each line in a picture belongs to one workload and one number of CPUs;
+/// only the lines on which the option matters most are drawn.
 const LINES: usize = 24;
 /// The largest number of settings in the table.
 const MAX_SHOWN_SETTINGS: usize = 50;
@@ -34,7 +33,7 @@ figure svg { background: #fff; max-width: 100% } .share { background: #0072b2; d
 /// Fails if a picture cannot be drawn.
 pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
     let metric = report.metric;
-    let designs = report.sensitivity.iter().map(|design| of_design(design, metric));
+    let designs = report.sensitivity.iter().map(|design| sensitivity_markup(design, metric));
     let designs = designs.collect::<Result<Vec<_>, _>>()?;
     let page = html! {
         (DOCTYPE)
@@ -48,16 +47,16 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
             body {
                 h1 { "Sweep " (title) }
                 p { (grouped(report.done)) " of " (grouped(report.items)) " items, judged by " code { (metric) } ": " (unit(metric)) ". Hash " code { (report.sweep) } "." }
-                p { (report.validated()) }
+                p { (report.validation_text()) }
                 @if report.done < report.items {
                     p { strong { (grouped(report.missing)) " items are missing, " (grouped(report.failed)) " failed, " (grouped(report.damaged)) " are damaged." } }
                 }
                 h2 { "Settings" }
-                p { "The fraction of the best setting's " code { (metric) } ", as a geometric mean over workloads, CPUs and seeds. = is not distinguishable from the first one." }
+                p { "The fraction of the best setting's " code { (metric) } ", as a geometric mean over workloads, CPUs and seeds. The mark = means that the result is not distinguishable from the first setting's." }
                 div.scroll { table {
                     tr { th { "setting" } th { "of the best" } th {} th { "at worst" } th { "where" } th { "runs" } }
                     @for score in report.settings.iter().take(MAX_SHOWN_SETTINGS) {
-                        tr { td { (breakable_setting(&score.text())) } td { (percent(score.of_best)) } td { (tie(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
+                        tr { td { (breakable_setting(&score.text())) } td { (percent(score.of_best)) } td { (tie_mark(score.ties)) } td { (percent(score.worst)) } td { (score.worst_at) } td { (grouped(score.runs)) } }
                     }
                 } }
                 h2 { "The best setting for each workload" }
@@ -89,7 +88,7 @@ fn breakable_setting(setting: &str) -> Markup {
     html! { @for part in parts { (part) wbr; } }
 }
 
-fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
+fn sensitivity_markup(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
     let pictures = design.knobs.iter().map(picture);
     let pictures =
         pictures.collect::<Result<Vec<_>, _>>().map_err(|error| anyhow::anyhow!("a picture: {error}"))?;
@@ -116,7 +115,7 @@ fn of_design(design: &Sensitivity, metric: &str) -> anyhow::Result<Markup> {
     })
 }
 
-/// Draws the mean results over the values of an option, or over groups of values, from left to right.
+/// Draws the mean results as a line over the values of an option, or over groups of neighbouring values.
 fn picture(effect: &Effect) -> Result<String, DrawingAreaErrorKind<Error>> {
     let last = effect.means.len() as f64;
     let mut svg = String::new();

@@ -1,4 +1,4 @@
-//! All items of a sweep, computed from their numbers instead of stored in a list.
+//! All items of a sweep; an item is computed from its number instead of stored in a list.
 //!
 //! An item's number is written in mixed radix. The digits of an item's number are, from the slowest to the
 //! fastest:
@@ -8,8 +8,8 @@
 //! workloads:  workload, seed, bytes of an object, operations, think time, setting, CPUs
 //! ```
 //!
-//! Items of traces come before items of workloads. A shard is a range of consecutive items. A shard therefore
-//! reads few traces, and contains both small and large (expensive) numbers of CPUs.
+//! Items of traces come before items of workloads. A shard is a range of consecutive items. Because of this order, a
+//! shard reads few traces, and contains both small and large (expensive) numbers of CPUs.
 
 use super::identity::{Identity, WorkloadIdentity};
 use super::sample;
@@ -21,8 +21,7 @@ use uslab_engine::clock::Profile;
 /// The version of the simulator, which is a part of each result's identity.
 pub(super) const SIMULATOR_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A sample of a design's settings: points of a Latin hypercube, which replace the full set of combinations
-/// of option values.
+/// A sample of a design's settings: points of a Latin hypercube, used instead of all combinations of option values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Sample {
@@ -68,13 +67,13 @@ struct Knobs {
     first: u64,
     #[serde(skip)]
     count: u64,
-    /// For a sample: the part of each option's axis that contains each point.
+    /// For a sample: for each point, the part of each option's axis that contains the point.
     #[serde(skip)]
     strata: Vec<Vec<u32>>,
 }
 
 impl Settings {
-    /// Adds the settings of a design, given its options. The number of settings saturates if it overflows.
+    /// Adds the settings of a design, given its options. If the number of settings overflows, it saturates.
     pub(super) fn add(&mut self, design: String, knobs: Vec<Knob>, sample: Option<&Sample>) {
         let all = knobs.iter().fold(1_u64, |all, knob| all.saturating_mul(knob.values.len() as u64));
         // A sample with at least as many points as combinations is replaced by all combinations.
@@ -133,8 +132,8 @@ pub(super) struct Plan {
     pub(super) traces: Vec<Trace>,
     pub(super) workloads: Vec<String>,
     pub(super) settings: Settings,
-    /// The sample of settings that the sweep's file requests. A design with few combinations of option values
-    /// gets all of them instead of a sample.
+    /// The sample of settings that the sweep's file requests. A design with few combinations of option values gets all
+    /// combinations instead of a sample.
     #[serde(skip)]
     pub(super) sample: Option<Sample>,
     /// A function that returns the options of a design.
@@ -146,13 +145,13 @@ pub(super) struct Plan {
     pub(super) sizes: Vec<u64>,
     pub(super) operations: Vec<u64>,
     pub(super) thinks: Vec<u64>,
-    /// The profile's name or path, in the form that `uslab scale --profile` accepts.
+    /// The profile's name or path, as `uslab scale --profile` accepts it.
     #[serde(skip)]
     pub(super) profile_name: String,
     pub(super) profile: Profile,
     #[serde(skip)]
     pub(super) profile_sha256: String,
-    /// The hash of all fields above, and of the simulator's version.
+    /// The hash of all fields above this one, and of the simulator's version.
     #[serde(skip)]
     pub(super) hash: String,
     /// The folder of the traces.
@@ -181,7 +180,7 @@ pub(super) struct Item {
     pub(super) number: u64,
     pub(super) work: Work,
     pub(super) setting: u64,
-    /// The number of simulated CPUs; `None` is the number of CPUs in the trace.
+    /// The number of simulated CPUs; `None` means the number of CPUs in the trace.
     pub(super) cpus: Option<u32>,
 }
 

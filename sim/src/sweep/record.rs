@@ -15,12 +15,12 @@ pub(super) struct Record {
     pub(super) result: ItemOutcome,
 }
 
-/// What a run of an item produced.
+/// The outcome of running an item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ItemOutcome {
     Done(Numbers),
-    /// The item could not be run; the text is the reason.
+    /// The item could not be run; the text gives the reason.
     Failed(String),
 }
 
@@ -208,7 +208,7 @@ pub(crate) struct Metric {
 }
 
 impl Metric {
-    /// The names of the metrics; the `bool` is `true` if larger values are better.
+    /// The names of the metrics, each with `true` if larger values are better.
     const ALL: [(&'static str, bool); 5] = [
         ("operations_per_us", true),
         ("ns", false),
@@ -230,7 +230,7 @@ impl Metric {
         }
     }
     /// Returns the better of two values by this metric.
-    pub(super) fn better(self, a: f64, b: f64) -> f64 {
+    pub(super) fn better_of_two(self, a: f64, b: f64) -> f64 {
         if self.more { a.max(b) } else { a.min(b) }
     }
 }
@@ -282,8 +282,8 @@ impl Row {
 }
 
 /// Returns `true` if a setting consists of its design's default options. Default options depend on the object
-/// size, and a trace has objects of many sizes. For a trace, therefore, only a setting without options counts
-/// as the default. A design without options has no default setting.
+/// size, and a trace has objects of many sizes. For a trace, therefore, only a setting that sets no option counts as
+/// the default. A design without options has no default setting.
 fn is_default(plan: &Plan, setting: &str, size: Option<u32>, cpus: u32) -> bool {
     let design_knobs = (plan.knobs)(setting.split(':').next().unwrap_or_default());
     let mut set =
@@ -321,7 +321,7 @@ mod tests {
                 (
                     metric.ratio(better_value, better_value),
                     metric.ratio(worse_value, better_value),
-                    metric.better(better_value, worse_value)
+                    metric.better_of_two(better_value, worse_value)
                 ),
                 (1.0, 0.25, better_value)
             );

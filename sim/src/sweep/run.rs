@@ -102,8 +102,8 @@ pub(super) struct RunProgress {
 }
 
 impl RunProgress {
-    /// Makes an interrupt print how many results are stored, and end the process. A result that is being
-    /// written at that time is lost.
+    /// Makes an interrupt print how many results are stored, and end the process. A result that is being written during
+    /// the interrupt is lost.
     ///
     /// # Errors
     /// Fails if the handler cannot be set.
@@ -136,9 +136,9 @@ pub(super) enum EarlyEnd {
 /// Runs the items of a range: either all items, or the items without a result.
 ///
 /// # Errors
-/// Fails if an existing result file is of another sweep, or if a result cannot be written. Results that are
-/// already stored are kept. If a trace cannot be read, all its items fail, and this failure is stored as
-/// their result.
+/// Fails if an existing result file belongs to another sweep, or if a result cannot be written. Results that were
+/// stored before the failure are kept. If a trace cannot be read, all items of this trace fail, and the failure is
+/// stored as their result.
 pub(super) fn run<P: Policy>(
     plan: &Plan,
     store: &Store,
@@ -214,7 +214,7 @@ fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
     }
 }
 
-/// The stream of a trace for each number of CPUs, or the error that prevented the streams.
+/// The streams of a trace, one for each number of CPUs, or the error that prevented them.
 type Streams = FxHashMap<Option<u32>, Result<Stream, String>>;
 
 /// Reads the trace of some items once, and makes the streams for their numbers of CPUs.

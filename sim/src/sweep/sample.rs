@@ -1,12 +1,12 @@
-//! A Latin hypercube of `points` points: each axis is divided into `points` parts, and each part of an axis
-//! contains exactly one point.
+//! A Latin hypercube of `points` points: each axis is divided into `points` parts, and each part contains exactly one
+//! point.
 //!
 //! Source: McKay, Beckman and Conover, "A Comparison of Three Methods for Selecting Values of Input Variables in the
 //! Analysis of Output from a Computer Code" (Technometrics 21, 1979).
 //!
-//! If an axis has fewer values than points, several parts have the same value. In that case, two points could
-//! be equal on all axes. Equal points exchange their parts of one axis with other points, until no two points
-//! are equal. After each exchange, each part of an axis still contains exactly one point.
+//! If an axis has fewer values than points, several parts have the same value. Several points could then be equal on
+//! all axes. Equal points exchange their parts of one axis with other points, until no two points are equal. After each
+//! exchange, each part of an axis still contains exactly one point.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -16,12 +16,12 @@ use std::collections::hash_map::Entry;
 /// The number of exchanges to try for each point.
 const TRIES: usize = 300;
 
-/// Returns, for each axis, the part of the axis that contains each point. The parameter `values` has the
-/// number of values of each axis.
+/// For each axis, returns the part that contains each point. The parameter `values` contains the number of values of
+/// each axis.
 ///
-/// No two points have equal values if the number of combinations is at least twice the number of points. With
-/// fewer combinations, a point is omitted if it still equals another point after many exchanges. The same
-/// seed gives the same parts. The result takes four bytes for each point and axis.
+/// No two points have equal values if the number of combinations is at least twice the number of points. With fewer
+/// combinations, a point is omitted if it still equals another point after many exchanges. The same seed gives the same
+/// parts. The result takes four bytes for each point and axis.
 pub(super) fn strata(points: u32, values: &[usize], seed: u64) -> Vec<Vec<u32>> {
     let mut parts = hypercube(points, values.len(), seed);
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(!seed);
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(two_strata, strata(100, &[1000, 1000], 1));
     }
 
-    /// Regression test: some points of a hypercube of listed values were equal, so one setting was run twice.
+    /// Regression test: some points of a hypercube with listed values were equal, so one setting was run twice.
     #[test]
     fn sample_repeats_no_setting() {
         for seed in 0..50 {

@@ -1,16 +1,14 @@
-//! Computes how much each option of a design matters, alone and together with other options.
+//! Computes how much each option of a design matters, both alone and together with other options.
 //!
-//! The explained quantity is a ratio: the value of a setting divided by the value of the best setting, for
-//! equal workload, CPUs and seed. Because of the ratio, a fast workload counts as much as a slow workload.
-//! For each workload and number of CPUs, the variance of this ratio over a design's settings is divided among
-//! the options.
+//! The explained quantity is the value of a setting divided by the best setting's value for the same workload, CPUs and
+//! seed. Because the quantity is a ratio, fast and slow workloads count equally. For each workload and number of CPUs,
+//! the variance of this ratio over a design's settings is divided among the options.
 //!
 //! - the *first-order index* of an option is the part of the variance that the option explains alone, V(E(y |
 //!   option)) / V(y);
-//! - the *total index* of an option is the part that the option explains alone or together with other
-//!   options, E(V(y | all other options)) / V(y). An option with a small first-order index and a large total
-//!   index matters only together with other options. The value of an option with a small total index hardly
-//!   matters.
+//! - the *total index* of an option is the part that the option explains either alone or together with other options,
+//!   E(V(y | all other options)) / V(y). An option with a small first-order index and a large total index matters only
+//!   together with other options. The value of an option with a small total index hardly matters.
 //!
 //! (Sobol', "Sensitivity Estimates for Nonlinear Mathematical Models", 1993; Homma and Saltelli, "Importance
 //! Measures in Global Sensitivity Analysis of Nonlinear Models", 1996.) Variances are first added up over
@@ -24,19 +22,18 @@
 //!   option values is fitted; its terms are orthonormal over all combinations. The squares of the
 //!   polynomial's coefficients are the variances (Sudret, "Global Sensitivity Analysis Using Polynomial Chaos
 //!   Expansions", 2008). Terms are added one after another; the next term is always the term that explains
-//!   most. The number of terms is the number that best predicts settings outside the fit, measured with ten
-//!   parts of the settings, each left out once. The report shows which part of the variance the fit predicts;
-//!   the indices add up to that part.
+//!   most. The chosen number of terms predicts best: each tenth of the settings is left out of a fit once, and
+//!   predicted by it. The report shows the part of the variance that the fit predicts; the indices add up to this part.
 
-use super::analysis::{WorkloadOnCpus, mean, of_best, place};
+use super::analysis::{WorkloadOnCpus, mean, place, ratios_to_best};
 use super::record::{Metric, Row};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The largest number of values in a picture. If an option has more values, neighbouring values are merged
+/// The largest number of values in a picture. If an option has more values than this, neighbouring values are merged
 /// into `MAX_PLOTTED_GROUPS` groups.
 const MAX_PLOTTED_GROUPS: usize = 8;
-/// The highest degree of a fit; the next constants limit the candidate terms and the chosen terms.
+/// The highest degree of a fit; the next two constants limit the candidate terms and the chosen terms.
 const MAX_POLYNOMIAL_DEGREE: u32 = 10;
 const MAX_POLYNOMIAL_TERMS: usize = 500;
 const MAX_SELECTED_TERMS: usize = 60;
@@ -50,8 +47,8 @@ const CROSS_VALIDATION_PARTS: usize = 10;
 pub(super) enum Method {
     /// An exact computation from all combinations of the options' values.
     Grid,
-    /// A fitted polynomial. The field `predicts` is the part of the variance that the polynomial predicts for
-    /// settings that the fit left out.
+    /// A fitted polynomial. The field `predicts` is the part of the variance that the polynomial predicts for settings
+    /// outside the fit.
     Fit { predicts: f64 },
 }
 
@@ -60,8 +57,7 @@ pub(super) enum Method {
 pub(super) struct Index {
     /// The first-order index: the part of the variance that the option explains alone.
     pub(super) first: f64,
-    /// The total index: the part of the variance that the option explains alone or together with other
-    /// options.
+    /// The total index: the part of the variance that the option explains either alone or together with other options.
     pub(super) total: f64,
 }
 
@@ -92,11 +88,11 @@ pub(super) struct Effect {
 pub(super) struct Sensitivity {
     pub(super) design: String,
     pub(super) settings: usize,
-    /// The number of settings that are omitted because they have no result for some workload.
+    /// The number of settings that are omitted because they lack a result for some workload.
     pub(super) left_out: usize,
     pub(super) method: Method,
-    /// The part of the variance that differences between seeds alone would cause. `None` if there are fewer
-    /// than two seeds.
+    /// The part of the variance that differences between seeds alone would cause. The value is `None` if there are
+    /// fewer than two seeds.
     pub(super) chance: Option<f64>,
     /// The options; the option with the largest total index comes first.
     pub(super) knobs: Vec<Effect>,
@@ -105,22 +101,25 @@ pub(super) struct Sensitivity {
 /// The mean ratios, one for each seed, indexed by size, operations and think time.
 type RatiosByRun = BTreeMap<(Option<u32>, Option<u64>, Option<u32>), Vec<f64>>;
 
-/// Returns the sensitivity of each design that has options. Settings of one design that set different options
-/// are treated like settings of different designs.
+/// Returns the sensitivity of each design that has options. Settings that set different options of one design are
+/// treated like settings of different designs.
 pub(super) fn sensitivity(rows: &[Row], metric: Metric) -> Vec<Sensitivity> {
     type Group<'a> = (&'a str, Vec<&'a str>);
     let mut groups: BTreeMap<Group<'_>, BTreeMap<Vec<u64>, BTreeMap<WorkloadOnCpus<'_>, RatiosByRun>>> =
         BTreeMap::new();
-    for (row, ratio) in of_best(rows, metric) {
+    for (row, ratio) in ratios_to_best(rows, metric) {
         let (names, values): (Vec<_>, Vec<_>) = row.knobs().unzip();
         let places = groups.entry((row.design(), names)).or_default().entry(values).or_default();
         let reached = places.entry(place(row)).or_default();
         reached.entry((row.size, row.ops, row.think)).or_default().push(ratio);
     }
-    groups.into_iter().filter_map(|((design, knobs), settings)| of_design(design, &knobs, settings)).collect()
+    groups
+        .into_iter()
+        .filter_map(|((design, knobs), settings)| design_sensitivity(design, &knobs, settings))
+        .collect()
 }
 
-fn of_design(
+fn design_sensitivity(
     design: &str,
     names: &[&str],
     settings: BTreeMap<Vec<u64>, BTreeMap<WorkloadOnCpus<'_>, RatiosByRun>>,
@@ -247,7 +246,7 @@ struct Variances {
     whole: f64,
     first: Vec<f64>,
     total: Vec<f64>,
-    /// The variance that a fit does not predict; 0 for a grid.
+    /// The part of the variance that a fit does not predict; 0 for a grid.
     missed: f64,
 }
 
@@ -270,8 +269,8 @@ impl Variances {
         }
     }
 
-    /// Returns the mean of the variances within groups of points, E(V(y | these axes)). The points of a group
-    /// are equal on some axes.
+    /// Returns the mean of the variances within groups of points, E(V(y | these axes)). Two points are in the same
+    /// group if they are equal on these axes.
     fn variance_within_groups(points: &[Vec<usize>], y: &[f64], is_given: impl Fn(usize) -> bool) -> f64 {
         let mut groups: BTreeMap<Vec<usize>, Vec<f64>> = BTreeMap::new();
         for (point, y) in points.iter().zip(y) {
@@ -320,7 +319,7 @@ impl Variances {
 /// A polynomial without its constant term: each term has a coefficient, and a degree for each axis.
 struct Fit {
     terms: Vec<(Vec<u32>, f64)>,
-    /// The mean squared error of the fit at points that it left out.
+    /// The mean squared error of the fit at points that were left out of it.
     missed: f64,
 }
 
@@ -330,9 +329,8 @@ struct FittedModel {
     terms: Vec<(usize, f64)>,
 }
 
-/// Makes fits with zero, one, two and more terms, and returns the fit that predicts best. To measure how well
-/// a fit predicts, each tenth of the points is left out once, and the terms are chosen again without these
-/// points.
+/// Makes fits with zero, one, two and more terms, and returns the fit that predicts best. To measure its prediction,
+/// each tenth of the points is left out once, and the terms are chosen again without these points.
 fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     let bases: Vec<_> = levels.iter().map(|levels| polynomials(*levels)).collect();
     let value = |term: &[u32], point: &[usize]| -> f64 {
@@ -342,7 +340,7 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
             .map(|((degree, rank), basis)| basis[*degree as usize][*rank])
             .product()
     };
-    let candidates = terms(&bases.iter().map(|basis| basis.len() as u32 - 1).collect::<Vec<_>>());
+    let candidates = all_terms(&bases.iter().map(|basis| basis.len() as u32 - 1).collect::<Vec<_>>());
     let columns: Vec<Vec<f64>> =
         candidates.iter().map(|term| points.iter().map(|point| value(term, point)).collect()).collect();
     let folds = points.len().min(CROSS_VALIDATION_PARTS);
@@ -350,7 +348,7 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     for fold in 0..folds {
         let (left_out, kept_points): (Vec<usize>, Vec<usize>) =
             (0..points.len()).partition(|at| at % folds == fold);
-        let path = matching(&columns, y, &kept_points);
+        let path = choose_terms(&columns, y, &kept_points);
         let missed = path.iter().map(|FittedModel { constant, terms }| {
             let explained =
                 |at: usize| constant + terms.iter().map(|(term, c)| c * columns[*term][at]).sum::<f64>();
@@ -365,7 +363,7 @@ fn fit(points: &[Vec<usize>], levels: &[usize], y: &[f64]) -> Fit {
     }
     let best = errors.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1));
     let (terms, error) = best.map_or((0, 0.0), |(terms, error)| (terms, *error));
-    let mut path = matching(&columns, y, &(0..points.len()).collect::<Vec<_>>());
+    let mut path = choose_terms(&columns, y, &(0..points.len()).collect::<Vec<_>>());
     let chosen_model = path.swap_remove(terms.min(path.len() - 1));
     let terms = chosen_model.terms.into_iter().map(|(term, c)| (candidates[term].clone(), c)).collect();
     Fit { terms, missed: error / points.len() as f64 }
@@ -383,10 +381,10 @@ struct Step {
     component: f64,
 }
 
-/// Chooses terms by orthogonal matching pursuit: the next term is always the term that explains most of the
-/// values' unexplained part. From each term, the components along earlier terms are first subtracted (Gram
-/// and Schmidt). Returns the fits to `points` with zero terms, with one term, and so on.
-fn matching(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedModel> {
+/// Chooses terms by orthogonal choose_terms pursuit: each time, the term that explains the largest unexplained part of
+/// the values. The components along earlier terms are first subtracted from each term (Gram and Schmidt). Returns one
+/// fit to `points` for each number of terms, from zero terms on.
+fn choose_terms(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedModel> {
     let n = points.len();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let value_of = |values: &[f64]| points.iter().map(|at| values[*at]).collect::<Vec<f64>>();
@@ -482,7 +480,7 @@ fn polynomials(levels: usize) -> Vec<Vec<f64>> {
 
 /// Returns all terms except the constant, sorted by total degree, up to a limit; a term has one degree for
 /// each axis.
-fn terms(max_degrees: &[u32]) -> Vec<Vec<u32>> {
+fn all_terms(max_degrees: &[u32]) -> Vec<Vec<u32>> {
     let mut exponents: Vec<Vec<u32>> = vec![];
     let mut last = vec![vec![0; max_degrees.len()]];
     for _ in 0..MAX_POLYNOMIAL_DEGREE {
@@ -636,8 +634,8 @@ mod tests {
         }
     }
 
-    /// Regression test: when the raw values of all workloads were mixed, a fast workload hid an option that
-    /// quadruples the speed of a slow workload. Without the fix, the option seemed to explain only 0.2 %.
+    /// Regression test: when raw values of all workloads were mixed, a fast workload hid an option that quadruples a
+    /// slow workload's speed. With this bug, the option seemed to explain only 0.2 %.
     #[test]
     fn knob_affecting_only_a_slow_workload_is_found() {
         let mut rows = vec![];

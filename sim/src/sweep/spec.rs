@@ -18,8 +18,8 @@ use uslab_engine::Policy;
 use uslab_engine::clock::Workload;
 use uslab_engine::designs::{self, PolicyVisitor, Spec as Design};
 
-/// The largest number of settings of all designs; the limit exists because each setting is checked before
-/// anything runs.
+/// The largest number of settings of all designs together; limited because each setting is checked before any item
+/// runs.
 const MAX_SWEEP_SETTINGS: u64 = 1_000_000;
 const MAX_SWEEP_ITEMS: u64 = 1_000_000_000;
 
@@ -104,7 +104,7 @@ impl ValueError {
     }
 }
 
-/// Returns the key of the value at a text position; deserialising errors name only the position.
+/// Returns the key of the value at a text position, because deserialising errors name only the position.
 fn key_at_position(table: &DeTable<'_>, position: usize) -> Option<String> {
     table.iter().find_map(|(key, value)| {
         let inner =
@@ -143,14 +143,14 @@ pub(super) struct SweepFile<'a> {
     pub(super) results: &'a str,
 }
 
-/// The content of a sweep that its hash covers. No field of this content depends on the paths of files.
+/// The content of a sweep that its hash covers. The content does not depend on the paths of any files.
 #[derive(Serialize)]
 struct Normal<'a> {
     version: &'static str,
     plan: &'a Plan,
 }
 
-/// A visitor that returns `true` if a policy can run in virtual time.
+/// A visitor that returns `true` if a policy supports virtual time.
 struct VirtualTimeSupport;
 
 impl PolicyVisitor for VirtualTimeSupport {
@@ -212,7 +212,11 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     if workload.is_empty() {
         let generated_axes = [("seed", &seed), ("size", &size), ("ops", &ops), ("think", &think)];
         if let Some((key, _)) = generated_axes.into_iter().find(|(_, axis)| axis.is_some()) {
-            return Err(ValueError::error(key, None, "a trace has a fixed number; expected a `workload`"));
+            return Err(ValueError::error(
+                key,
+                None,
+                "a trace fixes this value; expected a `workload`, to which the key applies",
+            ));
         }
     } else if cpus.is_none() {
         bail!("cpus: expected numbers of CPUs, because workloads have no default number");
@@ -220,7 +224,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
     for (at, name) in workload.iter().enumerate() {
         name.parse::<Workload>().map_err(|error| ValueError::error("workload", at, error))?;
     }
-    let settings = settings::<P>(&design, knobs, sample.as_ref())?;
+    let settings = expand_settings::<P>(&design, knobs, sample.as_ref())?;
     let within = |key: &str, axis: Option<Axis>, default: u64, min: u64, max: u64| {
         let axis = axis.unwrap_or_else(|| Axis::single_value(default));
         let values = axis.values();
@@ -278,7 +282,7 @@ fn plan<P: Policy>(file: File, path: &Path, folder: Option<&Path>) -> anyhow::Re
 }
 
 /// Returns the settings of all designs, and checks each setting.
-fn settings<P: Policy>(
+fn expand_settings<P: Policy>(
     designs: &[String],
     knobs: BTreeMap<String, BTreeMap<String, Axis>>,
     sample: Option<&Sample>,
@@ -301,7 +305,7 @@ fn settings<P: Policy>(
         parsed.policy(VirtualTimeSupport).map_err(|error| value_error(&error))?;
     }
     if let Some(name) = knobs.keys().find(|name| !designs.iter().any(|design| name_of(design) == **name)) {
-        let reason = "no design of that name is in `design`";
+        let reason = "the list `design` has no design with this name";
         return Err(ValueError::error(&format!("knobs.{name}"), None, reason));
     }
     if let Some(Sample { points, .. }) = sample
@@ -349,7 +353,7 @@ fn settings<P: Policy>(
     Ok(settings)
 }
 
-/// Reads a trace, and hashes its file together with the kernel's tables in its folder that a replay reads.
+/// Reads a trace, and computes one hash of its file and of the kernel's tables that a replay reads with it.
 fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     let path = inputs.join(&name);
     if !path.is_file() {
@@ -379,7 +383,7 @@ fn read_trace(name: String, inputs: &Path) -> anyhow::Result<Trace> {
     Ok(Trace { name, sha256: hex(&hash.into_inner().finalize()), path, line: 0 })
 }
 
-/// Returns the path with each `..` resolved by removing the component before it.
+/// Returns the path without `..`: each `..` is removed together with the component before it.
 fn resolve_parent_components(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         match (part, path.components().next_back()) {

@@ -1,5 +1,5 @@
-//! Stores each result in a separate file, which is either complete or does not exist. The file's name is the
-//! hash of the item's identity.
+//! Stores each result in a separate file, which is either complete or does not exist. The name of a result's file is
+//! the hash of the item's identity.
 //!
 //! ```text
 //! RESULTS/
@@ -35,8 +35,8 @@ pub(super) enum StoredResult {
 }
 
 impl Store {
-    /// Opens the store of a sweep. The store's folder is the given folder, or the folder that the sweep's
-    /// file names, or else a folder named after the sweep's file: `depot.results` for `depot.toml`.
+    /// Opens the store of a sweep. The folder is the given folder; otherwise, the folder that the sweep's file names;
+    /// otherwise, a folder named after this file: `depot.results` for `depot.toml`.
     pub(super) fn new(plan: &Plan, results: Option<&Path>) -> Self {
         let default_folder = || plan.results.clone().unwrap_or_else(|| plan.path.with_extension("results"));
         Self { folder: results.map_or_else(default_folder, Path::to_owned) }
@@ -77,7 +77,7 @@ impl Store {
     /// Reads the result of an item.
     ///
     /// # Errors
-    /// Fails if the file has the result of another item, or cannot be read.
+    /// Fails if the file contains another item's result, or cannot be read.
     pub(super) fn read(&self, identity: &Identity) -> anyhow::Result<StoredResult> {
         let path = self.path(identity.key());
         let text = match std::fs::read_to_string(&path) {
@@ -93,7 +93,11 @@ impl Store {
             Err(error) => return Ok(StoredResult::Damaged(format!("{}: {error}", path.display()))),
         };
         if record.of != *identity {
-            bail!("{}: the result of {}; expected the result of {identity}", path.display(), record.of);
+            bail!(
+                "{}: the file has the result of {}; expected the result of {identity}",
+                path.display(),
+                record.of
+            );
         }
         Ok(match record.result {
             ItemOutcome::Failed(why) => StoredResult::Failed(why),
@@ -120,7 +124,7 @@ impl Store {
         create().with_context(|| folder.display().to_string())
     }
 
-    /// Returns the run times that all processes have recorded for a sweep's items: their number, their sum in
+    /// Returns the run times that all processes have recorded for a sweep's items: the number of runs, the sum in
     /// seconds, and the longest time.
     ///
     /// # Errors
@@ -159,7 +163,7 @@ pub(super) struct Cost {
     pub(super) runs: u64,
     pub(super) seconds: f64,
     pub(super) dearest_seconds: f64,
-    /// The number of the item whose run took longest.
+    /// The number of the item with the longest run.
     pub(super) slowest_item: u64,
 }
 

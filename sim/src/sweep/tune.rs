@@ -1,16 +1,15 @@
-//! The command `uslab tune`: runs a series of sweeps, in which each sweep is made from the results of the
-//! previous sweep.
+//! The command `uslab tune`: runs a series of sweeps; each sweep is made from the results of the previous one.
 
-use super::analysis::{SettingLead, SettingScore, leads, scores};
+use super::analysis::{SettingLead, SettingScore, leads_of_setting, scores};
 use super::args::program;
 use super::halving;
-use super::merge::{CollectedResults, collect, percent, tie};
+use super::merge::{CollectedResults, collect, percent, tie_mark};
 use super::plan::Plan;
 use super::record::Metric;
 use super::run::{self, EarlyEnd, RunOptions, RunProgress};
 use super::spec::{self, SweepFile};
 use super::store::Store;
-use crate::output::{Progress, grouped, quoted, table, text};
+use crate::output::{Progress, grouped, shell_quoted, table, text};
 use anyhow::{Context, bail};
 use serde::Serialize;
 use std::fmt;
@@ -18,14 +17,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use uslab_engine::Policy;
 
-/// The largest number of settings that the report shows after the best setting.
+/// The largest number of settings that the report shows in addition to the best setting.
 const MAX_SHOWN_SETTINGS: usize = 10;
 
 /// The options of `uslab tune`.
 #[derive(Debug)]
 pub(super) struct Options<'a> {
     pub(super) metric: Metric,
-    /// After each round, one in `factor` settings is kept.
+    /// One in this number of settings is kept after each round.
     pub(super) factor: u64,
     pub(super) steps: Steps,
     pub(super) run_options: RunOptions,
@@ -39,7 +38,7 @@ pub(super) enum Steps {
     All,
     /// Runs one round, and stops.
     One,
-    /// Only evaluates the rounds that have results; another program runs the rounds.
+    /// Evaluates only the rounds that have results, and leaves running the rounds to another program.
     None,
 }
 
@@ -61,14 +60,14 @@ pub(super) struct Round {
 /// The result of the tuning.
 #[derive(Debug, Serialize)]
 pub(super) struct TuningWinner {
-    /// The best setting, scored on all its runs. The winner is compared with all settings that have the same
-    /// runs, including runs of earlier tunings.
+    /// The best setting, scored on all its runs. The winner is compared with all settings that ran on the same
+    /// workloads, CPUs and seeds; runs of earlier tunings are included.
     pub(super) score: SettingScore,
-    /// The number of settings that have the same runs as the winner.
+    /// The number of settings that ran on the same workloads, CPUs and seeds as the winner.
     pub(super) beside: usize,
-    /// The winner's leads over the other settings on common runs; the smallest lead comes first.
+    /// How far the winner leads each other setting, on common workloads, CPUs and seeds; the smallest lead comes first.
     pub(super) nearest: Vec<SettingLead>,
-    /// The number of other settings whose difference from the winner may be due to chance.
+    /// The number of other settings that may differ from the winner only by chance.
     pub(super) ties: usize,
     /// Two command lines: the first shows the results of the last round, the second shows all results.
     pub(super) commands: Vec<String>,
@@ -97,7 +96,7 @@ pub(super) struct Report {
 /// Tunes a sweep.
 ///
 /// # Errors
-/// Fails if a run fails, see [`run::run`]; also fails if a round's file is of another sweep.
+/// Fails if a run fails, see [`run::run`]; also fails if a round's file belongs to another sweep.
 pub(super) fn tune<P: Policy>(
     plan: &Plan,
     options: &Options<'_>,
@@ -168,7 +167,7 @@ pub(super) fn tune<P: Policy>(
             report.winner = ranked.first().and_then(|first| {
                 let score =
                     scores(&rows, options.metric).into_iter().find(|score| score.setting == first.setting)?;
-                let leads_of_round = leads(&rows, options.metric, &first.setting);
+                let leads_of_round = leads_of_setting(&rows, options.metric, &first.setting);
                 let rerun_folder = Some(folder.join("again"));
                 let rerun_commands =
                     ["run", "merge"].map(|verb| command(verb, &file, options, rerun_folder.as_deref()));
@@ -234,8 +233,8 @@ fn format_round_file(
     ))
 }
 
-/// Converts a folder of the sweep to a path relative to the file of a round; the folder of the rounds is next
-/// to the sweep's file.
+/// Converts a folder of the sweep to a path relative to the file of a round, which is in a folder next to the sweep's
+/// file.
 fn path_relative_to_rounds(plan: &Plan, folder: &Path) -> anyhow::Result<String> {
     let folder = match folder.strip_prefix(plan.path.parent().unwrap_or(Path::new(""))) {
         Ok(inside) if inside.is_relative() => Path::new("..").join(inside),
@@ -250,7 +249,7 @@ fn write_round_file(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyE
         Ok(there) if there == text => return Ok(()),
         Ok(_) => {
             return Err(EarlyEnd::Input(anyhow::anyhow!(
-                "{}: the file contains a round of another sweep, or with other options; remove {}",
+                "{}: the file belongs to another sweep, or to a `tune` with other options; remove {} to start again",
                 file.display(),
                 folder.display()
             )));
@@ -270,10 +269,10 @@ fn write_round_file(folder: &Path, file: &Path, text: &str) -> Result<(), EarlyE
 
 /// Returns the command line that runs a subcommand on a round's file.
 fn command(verb: &str, file: &Path, options: &Options<'_>, results: Option<&Path>) -> String {
-    let mut command = format!("{} sweep {verb} {}", program(), quoted(&file.to_string_lossy()));
+    let mut command = format!("{} sweep {verb} {}", program(), shell_quoted(&file.to_string_lossy()));
     for (option, path) in [("--inputs", options.inputs), ("--results", results)] {
         if let Some(path) = path {
-            command += &format!(" {option} {}", quoted(&path.to_string_lossy()));
+            command += &format!(" {option} {}", shell_quoted(&path.to_string_lossy()));
         }
     }
     command
@@ -319,7 +318,7 @@ impl fmt::Display for Report {
         if !self.rounds.is_empty() {
             writeln!(
                 f,
-                "{}reaches: the geometric mean of the fraction of the best {} for each workload, number of CPUs and seed of the round.",
+                "{}reaches: how much of the best {} the setting reaches, as a geometric mean over the round's workloads, numbers of CPUs and seeds.",
                 text(&rows),
                 self.metric
             )?;
@@ -340,7 +339,7 @@ impl fmt::Display for Report {
         writeln!(f, "Best setting: {setting}")?;
         writeln!(
             f,
-            "It reaches {} of the best {} among {} settings, over {} runs, and {} in its worst run ({worst_at}). Dropped settings may have run on fewer seeds and workloads.",
+            "It reaches {} of the best {} among {} settings, as the mean of {} runs, and {} in its worst run ({worst_at}). Dropped settings may have run on fewer seeds and workloads.",
             percent(*of_best),
             self.metric,
             grouped(*beside as u64),
@@ -350,9 +349,9 @@ impl fmt::Display for Report {
         if !nearest.is_empty() {
             writeln!(
                 f,
-                "\nThe fraction of the best setting's result that other settings reach, on common runs{}. The mark = means a difference within chance: {} settings.",
+                "\nThe fraction of the best setting's result that other settings reach, on common runs{}. The mark = means that the difference is within chance, as it is for {} settings.",
                 if beside - 1 > nearest.len() {
-                    format!(" (the nearest {} of {})", nearest.len(), beside - 1)
+                    format!(" (shown: the nearest {} of {} settings)", nearest.len(), beside - 1)
                 } else {
                     String::new()
                 },
@@ -363,7 +362,7 @@ impl fmt::Display for Report {
                 rows.add_row([
                     lead.setting.clone(),
                     percent(lead.reaches),
-                    tie(lead.is_tie()).to_owned(),
+                    tie_mark(lead.is_tie()).to_owned(),
                     lead.chance
                         .map_or_else(|| "unknown".to_owned(), |chance| format!("+-{}", percent(chance))),
                     grouped(lead.runs),

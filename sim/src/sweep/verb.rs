@@ -72,8 +72,7 @@ fn print_warning(line: &str) {
     let _ = writeln!(std::io::stderr(), "uslab: {line}");
 }
 
-/// Returns the result of the command for a run that ended early: exit code 2 for invalid input, exit code 1
-/// for a failure.
+/// Returns the command's result for a run that ended early: exit code 2 for invalid input, 1 for a failure.
 fn failed(ended: EarlyEnd) -> anyhow::Result<Outcome> {
     match ended {
         EarlyEnd::Input(error) => Err(error),
@@ -155,7 +154,7 @@ fn print_sweep_expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> 
             Some(Sample { points, .. }) if !knobs.is_empty() && count < points.into() => {
                 let which_combinations =
                     if count == all { "all combinations" } else { "all combinations that the sample found" };
-                format!(" ({which_combinations}, fewer than {points} points)")
+                format!(" ({which_combinations}, fewer than the requested {points} points)")
             }
             _ => String::new(),
         };
@@ -166,7 +165,7 @@ fn print_sweep_expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> 
         }
     }
     text += &format!(
-        "\nItem 0 is {}; the last one is {}.\nResults go to {}. `{}` runs them.\n",
+        "\nItem 0 is {}; the last item is {}.\nResults go to {}. `{}` runs them.\n",
         report.first,
         report.last,
         report.results,
@@ -199,7 +198,7 @@ fn run_sweep_items<P: Policy>(args: &RunArgs, json: Option<Place>) -> anyhow::Re
         && !(plan.hash.starts_with(&**hash) && hash.len() >= plan.short_hash().len())
     {
         bail!(
-            "--hash {hash}: {} with its traces is sweep {}: the file, a trace or a profile has changed since the script was written; write the script again",
+            "--hash {hash}: {} with its traces is now sweep {}, because the file, a trace or a profile has changed since the script was written; write the script again",
             args.of.file.display(),
             plan.hash
         );
@@ -235,7 +234,7 @@ fn format_shard_summary(result: &ShardResult, shard: Shard) -> String {
     )
 }
 
-/// The state of a sweep: which items are done, and how long they took.
+/// The state of a sweep: the items that are done, and how long they took.
 #[derive(Serialize)]
 struct Status<'a> {
     sweep: &'a str,
@@ -281,7 +280,7 @@ fn status<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<
     );
     if cost.runs > 0 {
         text += &format!(
-            "{} run{}, including repeated ones, took {} of CPU time: {:.3} s each, at most {:.3} s for item {}.\n",
+            "{} run{}, including repeated ones, took {} of CPU time: {:.3} s on average, and at most {:.3} s, for item {}.\n",
             grouped(cost.runs),
             if cost.runs == 1 { "" } else { "s" },
             run::time(cost.seconds),
@@ -298,7 +297,7 @@ fn status<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<
             );
         } else {
             text += &format!(
-                "The missing items would take {} on one CPU, and {} on 1,000.\n",
+                "The missing items would take {} on one CPU, and {} on 1,000 CPUs.\n",
                 run::time(remaining),
                 run::time(time_on(1000.0, remaining))
             );
@@ -343,7 +342,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
     Ok(Outcome::Done)
 }
 
-/// Returns the number of shards: the requested number, but no more than the number of items.
+/// Returns the number of shards: the requested number, but at most the number of items.
 fn shards(plan: &Plan, requested: u64) -> u64 {
     if requested > plan.len() {
         print_warning(&format!("--shards {requested}: expected at most {}", items_text(plan.len())));

@@ -22,13 +22,13 @@ pub(super) struct Cache {
     pub(super) objs_per_slab: u64,
     pub(super) order: u8,
     pub(super) slabs: u64,
-    /// The pages of all slabs, and the known bytes that objects hold outside their slabs.
+    /// The pages of all slabs, and the bytes that objects are known to hold outside their slabs.
     pub(super) pages: u64,
     #[serde(default)]
     held_bytes: u64,
     pub(super) objects: u64,
-    /// The number of objects in use; this field and the next three (on CPUs' stacks, in depots, free in
-    /// slabs) add up to `objects`.
+    /// The number of objects in use; this field and the next three (on CPUs' stacks, in depots, free in slabs) sum up
+    /// to `objects`.
     pub(super) used: u64,
     pub(super) in_magazines: u64,
     pub(super) in_depot: u64,
@@ -38,11 +38,11 @@ pub(super) struct Cache {
     pub(super) depot_exchanges: u64,
     pub(super) slabs_made: u64,
     pub(super) slabs_released: u64,
-    /// The largest number of slabs that the cache may have; `None` is no limit.
+    /// The largest number of slabs that the cache may have; `None` means no limit.
     #[serde(default)]
     limit: Option<u64>,
-    /// The number of threads that wait for an object; the next fields are the number of finished waits and
-    /// their nanoseconds.
+    /// The number of threads that wait for an object; the next two fields are the number of finished waits and their
+    /// nanoseconds.
     #[serde(default)]
     waiting: u64,
     #[serde(default)]
@@ -128,7 +128,7 @@ pub(super) struct Totals {
     pub(super) large_bytes: u64,
     /// The size in bytes of all mappings that are larger than the largest block.
     pub(super) huge_bytes: u64,
-    /// The bytes that the system provided for slabs and large blocks, in use or not.
+    /// The bytes that the system has provided for slabs and large blocks, whether in use or not.
     pub(super) committed_bytes: u64,
     pub(super) allocs: u64,
     pub(super) frees: u64,
@@ -263,9 +263,9 @@ impl Reading {
         }
     }
 
-    /// Returns the lines above the table: the sums of objects, slabs and bytes, the accounts, and the caches
-    /// whose limit makes or made threads wait.
-    pub(super) fn heads(&self) -> Vec<String> {
+    /// Returns the lines above the table: sums of objects, slabs and bytes; the accounts; and the caches whose limit
+    /// makes or made threads wait.
+    pub(super) fn header_lines(&self) -> Vec<String> {
         let Totals { objects, used, slabs, slab_bytes, large_bytes, huge_bytes, committed_bytes, .. } =
             self.totals;
         let mut heads = vec![
@@ -287,7 +287,7 @@ impl Reading {
         heads.extend(self.accounts.iter().map(|account| {
             let Account { name, charged, limit, refusals, waiting } = account;
             format!(
-                "{name}: {} charged, at most {}; {} slabs refused, {waiting} waiting",
+                "{name}: {} charged of at most {}; {} slabs refused, {waiting} callers waiting",
                 size(*charged),
                 size(*limit),
                 grouped(*refusals)
@@ -295,11 +295,10 @@ impl Reading {
         }));
         let waited = |cache: &&Cache| cache.waiting + cache.waits > 0;
         heads.extend(self.caches.iter().filter(waited).map(|cache| {
-            let of =
-                cache.limit.map_or(String::new(), |limit| format!("of at most {} slabs, ", grouped(limit)));
+            let of = cache.limit.map_or(String::new(), |limit| format!("at most {} slabs, ", grouped(limit)));
             let seconds = cache.waited_ns as f64 / 1e9;
             format!(
-                "{}: {of}{} waiting, {} waited {seconds:.3} s",
+                "{}: {of}{} callers waiting, {} waited {seconds:.3} s in total",
                 cache.name,
                 cache.waiting,
                 grouped(cache.waits)
@@ -328,7 +327,7 @@ impl Reading {
             ]);
         }
         let mut page = format!("{}\n", self.of);
-        self.heads().iter().for_each(|line| {
+        self.header_lines().iter().for_each(|line| {
             let _ = writeln!(page, "{line}");
         });
         page + "\n" + &text(&rows)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// The interval at which the screen checks for a requested reading.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-const SECOND: Duration = Duration::from_secs(1);
+const MAX_KEY_WAIT: Duration = Duration::from_secs(1);
 
 /// The data that the screen of `uslab top` shows.
 #[derive(Debug)]
@@ -29,27 +29,26 @@ pub(super) struct Top {
 type Column = (&'static str, usize, fn(&Cache, &Rates) -> String);
 
 const NAME: usize = 14;
-/// The columns of the table; the most important columns come first, because a narrow terminal shows only the
-/// first columns.
+/// The columns of the table, most important first, because a narrow terminal shows only the first columns.
 const COLUMNS: [Column; 14] = [
-    ("IN USE", 7, |cache, _| short(cache.used)),
+    ("IN USE", 7, |cache, _| short_number(cache.used)),
     ("%", 4, |cache, _| cache.in_use().to_string()),
-    ("CPUS'", 6, |cache, _| short(cache.in_magazines)),
-    ("SHARED", 7, |cache, _| short(cache.in_depot)),
-    ("SIZE", 6, |cache, _| short(cache.object_size)),
-    ("SLABS", 6, |cache, _| short(cache.slabs)),
+    ("CPUS'", 6, |cache, _| short_number(cache.in_magazines)),
+    ("SHARED", 7, |cache, _| short_number(cache.in_depot)),
+    ("SIZE", 6, |cache, _| short_number(cache.object_size)),
+    ("SLABS", 6, |cache, _| short_number(cache.slabs)),
     ("BYTES", 7, |cache, _| bytes(cache.bytes())),
-    ("ALLOC/S", 8, |_, rates| short(rates.allocs.round() as u64)),
-    ("FREE/S", 7, |_, rates| short(rates.frees.round() as u64)),
-    ("DEPOT/S", 8, |_, rates| short(rates.depot.round() as u64)),
-    ("SLAB+/S", 8, |_, rates| short(rates.slabs_made.round() as u64)),
-    ("SLAB-/S", 8, |_, rates| short(rates.slabs_released.round() as u64)),
-    ("OBJECTS", 9, |cache, _| short(cache.objects)),
+    ("ALLOC/S", 8, |_, rates| short_number(rates.allocs.round() as u64)),
+    ("FREE/S", 7, |_, rates| short_number(rates.frees.round() as u64)),
+    ("DEPOT/S", 8, |_, rates| short_number(rates.depot.round() as u64)),
+    ("SLAB+/S", 8, |_, rates| short_number(rates.slabs_made.round() as u64)),
+    ("SLAB-/S", 8, |_, rates| short_number(rates.slabs_released.round() as u64)),
+    ("OBJECTS", 9, |cache, _| short_number(cache.objects)),
     ("PER SLAB", 9, |cache, _| cache.objs_per_slab.to_string()),
 ];
 
 /// Formats a number in at most five characters.
-fn short(n: u64) -> String {
+fn short_number(n: u64) -> String {
     match n {
         0..=99_999 => n.to_string(),
         100_000..=9_999_999 => format!("{}k", n / 1000),
@@ -95,13 +94,13 @@ impl Top {
         let rows = self.sort.rows(&self.reading.caches, self.before.as_ref(), self.reading.at);
         let by = Sort::ALL.iter().find(|(_, sort, _)| *sort == self.sort).map_or("", |(.., name)| name);
         let sum = |of: fn(&Rates) -> f64| {
-            short(rows.iter().map(|(_, rates)| of(rates)).sum::<f64>().round() as u64)
+            short_number(rows.iter().map(|(_, rates)| of(rates)).sum::<f64>().round() as u64)
         };
         let every = self.every.as_secs_f64();
         let mut lines = vec![Line::from(format!("uslab top  {}  every {every} s, by {by}", self.of)).bold()];
-        lines.extend(self.reading.heads().into_iter().map(Line::from));
+        lines.extend(self.reading.header_lines().into_iter().map(Line::from));
         lines.push(Line::from(format!(
-            "a second: {} allocations, {} frees, {} depot exchanges, slabs +{} -{}",
+            "per second: {} allocations, {} frees, {} depot exchanges, slabs +{} -{}",
             sum(|rates| rates.allocs),
             sum(|rates| rates.frees),
             sum(|rates| rates.depot),
@@ -129,7 +128,7 @@ impl Top {
         let letters: String = Sort::ALL.iter().map(|(letter, ..)| format!(" {letter}")).collect();
         let age = self.reading.at.elapsed().unwrap_or_default().as_secs();
 
-        lines.push(Line::from(format!("q quit  sort by:{letters}   {age} s old")));
+        lines.push(Line::from(format!("q quit  sort by:{letters}   reading: {age} s old")));
         frame.render_widget(Text::from(lines), area);
     }
 }
@@ -141,7 +140,7 @@ pub(super) fn follow(top: &mut Top, source: &mut Source, screen: &mut dyn Screen
         screen.draw(&|frame| top.draw(frame))?;
         let left = top.every.saturating_sub(requested_at.elapsed());
         // The loop wakes up at least each second, because the screen shows the age of the reading.
-        if let Some(key) = screen.key(Some(if waiting { POLL_INTERVAL } else { left.min(SECOND) }))?
+        if let Some(key) = screen.key(Some(if waiting { POLL_INTERVAL } else { left.min(MAX_KEY_WAIT) }))?
             && !top.handle_key(key)
         {
             return Ok(false);

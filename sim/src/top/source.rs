@@ -26,13 +26,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) struct Source {
     program: Option<Program>,
     file: PathBuf,
-    /// The version of the file at the last reading, or at the last request.
+    /// The version of the file when it was last read, or when a reading was last requested.
     was: Option<Version>,
     requested_at: Instant,
 }
 
-/// The version of a file. When the program rewrites the file, it creates a new file under the old name, so
-/// the version changes.
+/// The version of a file. A program that rewrites the file creates a new file under the old name, so the version
+/// changes.
 type Version = (u64, i64, i64, u64);
 
 fn version(meta: &Metadata) -> Version {
@@ -139,7 +139,7 @@ impl Source {
         }
     }
 
-    /// Reads the numbers, if the program has written them.
+    /// Reads the program's numbers, if the program has written them.
     pub(super) fn look(&mut self) -> anyhow::Result<SourceUpdate> {
         if self.program.as_ref().is_some_and(|program| !program.listens()) {
             return Ok(SourceUpdate::Ended);
@@ -147,7 +147,7 @@ impl Source {
         let meta = match fs::metadata(&self.file) {
             Ok(meta) => meta,
             Err(error) if error.kind() == ErrorKind::NotFound && self.program.is_some() => {
-                return self.nothing();
+                return self.no_update();
             }
             Err(error) if error.kind() == ErrorKind::NotFound && self.was.is_some() => {
                 return Ok(SourceUpdate::Ended);
@@ -158,12 +158,12 @@ impl Source {
             bail!("{self}: {} is not a file; expected `dump=FILE.json`", self.file.display());
         }
         if self.was == Some(version(&meta)) {
-            return self.nothing();
+            return self.no_update();
         }
         let text = match fs::read(&self.file) {
             Ok(text) => text,
             // The program has just ended.
-            Err(error) if error.kind() == ErrorKind::NotFound => return self.nothing(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.no_update(),
             Err(error) => return Err(error).with_context(|| self.to_string()),
         };
         let at = meta.modified().with_context(|| self.to_string())?;
@@ -175,8 +175,8 @@ impl Source {
         Ok(SourceUpdate::New(reading))
     }
 
-    /// Reports that there are no new numbers yet, or fails if the program takes too long.
-    fn nothing(&self) -> anyhow::Result<SourceUpdate> {
+    /// Returns that there are no new numbers yet, or an error if the program takes too long.
+    fn no_update(&self) -> anyhow::Result<SourceUpdate> {
         if self.program.is_some() && self.requested_at.elapsed() > STATISTICS_TIMEOUT {
             bail!(
                 "{self}: the program did not write {} within {} s",
@@ -202,8 +202,8 @@ impl Source {
 }
 
 impl Program {
-    /// Returns `true` if the program runs, has the library's thread, and handles the signal. Without this
-    /// check, the signal would kill programs that do not handle it.
+    /// Returns `true` if the program runs, has the library's thread, and handles the signal. Without this check, the
+    /// signal would kill a program that does not handle it.
     fn listens(&self) -> bool {
         let proc = PathBuf::from(format!("/proc/{}", self.pid));
         let Ok(status) = fs::read_to_string(proc.join("status")) else { return false };

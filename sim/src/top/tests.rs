@@ -4,8 +4,7 @@ use super::reading::{Rates, Reading, Sort};
 use super::source::{Source, SourceUpdate};
 use std::time::{Duration, SystemTime};
 
-/// Returns the dump file of a program with three caches; the operation counts of each cache are multiplied by
-/// `times`.
+/// Returns the dump file of a program with three caches, whose operation counts are multiplied by `times`.
 fn dump(times: u64) -> String {
     let cache = |name: &str, size: u64, order: u8, slabs: u64, used: u64| {
         let per_slab = (4096 << order) / size;
@@ -58,8 +57,7 @@ fn top_shows_sums_and_rates_of_the_files() {
     assert_eq!(now.rates(&now.caches[0], now.at), Rates::default());
 }
 
-/// Regression test: if two caches had equal names, both were compared with the earlier numbers of the larger
-/// cache.
+/// Regression test: if two caches had the same name, both were compared with the earlier numbers of the larger one.
 #[test]
 fn caches_with_equal_names_have_separate_rates() {
     let reading = |times: [u64; 2], seconds: u64| {
@@ -83,7 +81,7 @@ fn caches_with_equal_names_have_separate_rates() {
 /// Dump files of earlier versions contain neither accounts nor waits.
 #[test]
 fn accounts_and_waits_are_shown_above_the_table() {
-    assert_eq!(reading(1, 1).heads().len(), 2);
+    assert_eq!(reading(1, 1).header_lines().len(), 2);
     let mut dump: serde_json::Value = serde_json::from_str(&dump(1)).unwrap();
     dump["accounts"] = serde_json::json!([
         { "name": "tenant-7", "limit": 4 << 20, "charged": 3 << 20, "peak": 4 << 20, "refusals": 1200, "waiting": 2 },
@@ -94,16 +92,16 @@ fn accounts_and_waits_are_shown_above_the_table() {
     let at = SystemTime::UNIX_EPOCH;
     let now = Reading::new("a program".to_owned(), None, at, dump.to_string().as_bytes()).unwrap();
     assert_eq!(
-        now.heads()[2..],
+        now.header_lines()[2..],
         [
-            "tenant-7: 3072 KiB charged, at most 4096 KiB; 1,200 slabs refused, 2 waiting",
-            "session: of at most 8 slabs, 2 waiting, 5 waited 1.250 s"
+            "tenant-7: 3072 KiB charged of at most 4096 KiB; 1,200 slabs refused, 2 callers waiting",
+            "session: at most 8 slabs, 2 callers waiting, 5 waited 1.250 s in total"
         ]
     );
     assert!(now.text(Sort::Bytes).contains("\ntenant-7: "));
 }
 
-/// Regression test: an excess of uncommitted pages in a zone was counted as a huge amount of memory.
+/// Regression test: a zone with more uncommitted pages than pages was counted as a huge amount of memory.
 #[test]
 fn zone_with_too_many_uncommitted_pages_is_refused() {
     let of = |change: &dyn Fn(&mut serde_json::Value)| {
@@ -124,7 +122,7 @@ fn zone_with_too_many_uncommitted_pages_is_refused() {
 }
 
 #[test]
-fn rows_are_sorted_by_the_requested_column() {
+fn top_rows_are_sorted_by_the_requested_column() {
     let now = reading(1, 1);
     for (sort, names) in [
         (Sort::Bytes, ["session", "a", "malloc-64"]),
@@ -151,7 +149,7 @@ fn rows_are_sorted_by_the_requested_column() {
 }
 
 #[test]
-fn replaced_file_is_read_again() {
+fn top_reads_a_replaced_file_again() {
     let dir = tempfile::tempdir().unwrap();
     let (file, new) = (dir.path().join("app.json"), dir.path().join("new"));
     let name = file.to_str().unwrap();
@@ -195,11 +193,11 @@ mod screens {
     #[test]
     fn top_shows_rates_between_two_readings() {
         let mut top = Top::new("a program".to_owned(), reading(1, 96), Duration::from_secs(4));
-        assert!(picture(&top, 80, 24).contains("\na second: 0 allocations, 0 frees, 0 depot"));
+        assert!(picture(&top, 80, 24).contains("\nper second: 0 allocations, 0 frees, 0 depot"));
         top.take(reading(3, 100));
         let seen = picture(&top, 80, 24);
         assert!(
-            seen.contains("\na second: 1500 allocations, 1500 frees, 15 depot exchanges, slabs +2 -2 "),
+            seen.contains("\nper second: 1500 allocations, 1500 frees, 15 depot exchanges, slabs +2 -2 "),
             "{seen}"
         );
         let row = seen.lines().find(|line| line.starts_with("session ")).unwrap();
@@ -246,8 +244,8 @@ mod screens {
         assert_eq!(top.reading.totals, reading(1, 0).totals);
     }
 
-    /// A test screen that reports a press of `q` immediately, and records how long the caller wanted to wait
-    /// for a key.
+    /// A test screen that reports a press of `q` immediately, and records how long the caller was ready to wait for a
+    /// key.
     struct QuittingScreen(Option<Duration>);
 
     impl Screen for QuittingScreen {

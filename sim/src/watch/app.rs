@@ -1,5 +1,5 @@
-//! The state of the screen of `uslab watch`, and the effect of each key. This module is independent of the
-//! terminal and of the engine.
+//! The state of the screen of `uslab watch`, and the effect of each key. The module `app` does not depend on the
+//! terminal or on the engine.
 
 use super::keys::Key;
 use std::ops::Range;
@@ -8,9 +8,9 @@ use uslab_engine::view::{About, SUMS, View};
 use uslab_engine::{Path, Step, Stream};
 
 /// The number of caches that the screen shows at a time.
-pub(super) const LANES: usize = 8;
+pub(super) const VISIBLE_LANES: usize = 8;
 /// The available playing speeds, in operations per second.
-const SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
+const PLAYING_SPEEDS: [u64; 6] = [1, 10, 100, 1000, 10_000, 100_000];
 /// The number of pictures drawn per second.
 pub(super) const FRAMES_PER_SECOND: u64 = 20;
 /// The smallest number of operations that the time line can show.
@@ -30,13 +30,13 @@ pub(super) enum EngineRequest {
     Nothing,
     /// Show the state after this number of operations.
     At(u64),
-    /// Show the present state again, with another selection of caches.
+    /// Show the present state again, but with another selection of caches.
     Look,
     Slow,
     Until(Until),
-    /// Show all events that the followed object has in the whole run.
+    /// Show all events of the followed object in the whole run.
     Life,
-    /// Show the state of another design after the same number of operations.
+    /// Show another design's state after the same number of operations.
     Design,
     Quit,
 }
@@ -58,9 +58,9 @@ pub(super) struct Sample {
     pub(super) values: Vec<f64>,
 }
 
-const NO_FOLLOWED_OBJECT_HINT: &str = "No object is followed; f follows the object of this operation.";
+const FOLLOW_HINT: &str = "No object is followed; f follows the object of this operation.";
 
-/// The number of kinds of events at which the key `u` can stop, in the order of the web page.
+/// The number of kinds of events at which the key `u` can stop; the kinds are in the order of the web page.
 const CONDITIONS: usize = 6;
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(super) struct App<'s> {
     /// The range of operations that the time line shows.
     pub(super) range: Range<u64>,
     pub(super) wish: EngineRequest,
-    /// A pressed key that waits until the engine has served the current request.
+    /// A pressed key that is handled after the engine has served the current request.
     pub(super) next: Option<Key>,
     pub(super) playing: bool,
     speed: usize,
@@ -159,29 +159,29 @@ impl<'s> App<'s> {
         let most = self
             .busy
             .iter()
-            .take(LANES)
+            .take(VISIBLE_LANES)
             .copied()
             .reduce(|best, cache| if lost(cache) > lost(best) { cache } else { best });
         self.chosen = self.chosen.or(most);
     }
 
-    /// Returns the caches in the overview: as many busy caches as fit on the screen, including the chosen
-    /// cache if the stream uses it.
+    /// Returns the caches in the overview: as many busy caches as fit on the screen; the chosen cache is included if
+    /// the stream uses it.
     pub(super) fn lanes(&self) -> &[u32] {
         let at = self.busy.iter().position(|cache| Some(*cache) == self.chosen).unwrap_or(0);
-        self.busy.chunks(LANES).nth(at / LANES).unwrap_or_default()
+        self.busy.chunks(VISIBLE_LANES).nth(at / VISIBLE_LANES).unwrap_or_default()
     }
     /// Returns the caches that a view must show slab by slab.
     pub(super) fn shown(&self) -> Vec<u32> {
         let also = self.chosen.filter(|chosen| !self.lanes().contains(chosen));
         self.lanes().iter().copied().chain(also).collect()
     }
-    /// Returns the operation number of the requested view, or of the present view if no view is requested.
+    /// Returns the operation number of the requested view; without a request, of the present view.
     fn at(&self) -> u64 {
         if let EngineRequest::At(at) = self.wish { at } else { self.view.operation }
     }
     pub(super) fn speed(&self) -> u64 {
-        SPEEDS[self.speed]
+        PLAYING_SPEEDS[self.speed]
     }
     pub(super) fn name(&self, cache: u32) -> &'s str {
         self.about.caches[cache as usize]
@@ -210,12 +210,12 @@ impl<'s> App<'s> {
             Key::Until => match self.search_condition() {
                 Some(until) => self.wish = EngineRequest::Until(until),
                 None if self.chosen.is_none() => self.problem = "No cache of the trace is used.".to_owned(),
-                None => self.problem = NO_FOLLOWED_OBJECT_HINT.to_owned(),
+                None => self.problem = FOLLOW_HINT.to_owned(),
             },
             Key::Follow => self.follow(),
             Key::Life if self.over == Overlay::Life => self.over = Overlay::Nothing,
             Key::Life if self.followed.is_some() => self.wish = EngineRequest::Life,
-            Key::Life => self.problem = NO_FOLLOWED_OBJECT_HINT.to_owned(),
+            Key::Life => self.problem = FOLLOW_HINT.to_owned(),
             Key::Map if self.over == Overlay::Map => self.over = Overlay::Nothing,
             Key::Map => {
                 self.over = Overlay::Map;
@@ -236,7 +236,7 @@ impl<'s> App<'s> {
             Key::Whole => self.range = 0..self.about.operations,
             Key::Faster | Key::Slower => {
                 let by = if key == Key::Faster { 1 } else { -1 };
-                self.speed = self.speed.saturating_add_signed(by).min(SPEEDS.len() - 1);
+                self.speed = self.speed.saturating_add_signed(by).min(PLAYING_SPEEDS.len() - 1);
                 self.playing = playing;
             }
             Key::Help => self.over = Overlay::Help,
@@ -302,9 +302,9 @@ impl<'s> App<'s> {
             self.playing = false;
         }
     }
-    /// Chooses the cache of an operation that was not served by its CPU alone, if the cache has slabs.
+    /// Chooses the cache of an operation that its CPU alone did not serve, if the cache has slabs.
     pub(super) fn choose_slow_operation_cache(&mut self, steps: &[Step], has_slabs: impl Fn(u32) -> bool) {
-        if let Some(cache) = steps.iter().find(|step| slow(step)).and_then(|step| step.cache)
+        if let Some(cache) = steps.iter().find(|step| is_slow_step(step)).and_then(|step| step.cache)
             && has_slabs(cache)
         {
             self.choose(Some(cache));
@@ -337,8 +337,7 @@ impl<'s> App<'s> {
             _ => "the followed object moves".to_owned(),
         }
     }
-    /// Handles the result of a search: moves to the event that was found, or shows a message that the event
-    /// does not happen again.
+    /// Handles the result of a search: moves to the found event, or shows a message that there is no further event.
     pub(super) fn show_search_result(&mut self, found: Option<Found>, from: u64) {
         match found {
             Some(found) => self.go(found.operation),
@@ -350,7 +349,7 @@ impl<'s> App<'s> {
     }
 }
 
-/// Returns `true` if the operation was not served by its CPU alone.
-pub(super) fn slow(step: &Step) -> bool {
+/// Returns `true` if the CPU alone did not serve the operation.
+pub(super) fn is_slow_step(step: &Step) -> bool {
     step.path.is_some_and(|path| path > Path::Cpu)
 }

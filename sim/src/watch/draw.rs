@@ -1,6 +1,6 @@
 //! Draws the screen: title, time line, the last operation, machine, pages, keys.
 
-use super::app::{App, LANES, Overlay, Place, Sample};
+use super::app::{App, Overlay, Place, Sample, VISIBLE_LANES};
 use super::machine;
 use crate::output::grouped;
 use ratatui::Frame;
@@ -13,7 +13,7 @@ use uslab_engine::until::Found;
 use uslab_engine::view::{PageKind, Pages};
 
 /// The characters for bars, indexed by height in eighths.
-const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const BAR_CHARACTERS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The width of the label in front of a row of the time line.
 const LABEL_WIDTH: u16 = 17;
 
@@ -54,11 +54,11 @@ impl RowLayout {
 
 impl App<'_> {
     /// Returns a style with the given colour, or a plain style if the terminal has no colours.
-    pub(super) fn ink(&self, colour: Color) -> Style {
+    pub(super) fn colour_style(&self, colour: Color) -> Style {
         if self.colour { Style::new().fg(colour) } else { Style::new() }
     }
-    pub(super) fn quiet(&self) -> Style {
-        self.ink(Color::DarkGray)
+    pub(super) fn faint_style(&self) -> Style {
+        self.colour_style(Color::DarkGray)
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     // The fixed rows are title, time line, sentence, two headers, pages and keys; the rest is for the machine.
     let rest = area.height.saturating_sub(1 + 3 + 3 + 2 + pages.len() as u16 + 1);
     let near = (cpus.len() as u16).min(1 + rest / 3);
-    let lanes = (LANES as u16).min((rest - near.min(rest)) / 2);
+    let lanes = (VISIBLE_LANES as u16).min((rest - near.min(rest)) / 2);
     frame.render_widget(title(app, area.width), rows.next(1));
     for line in draw_time_line(app, area.width) {
         frame.render_widget(line, rows.next(1));
@@ -81,12 +81,12 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     let slabs = rows.0.height.saturating_sub(pages.len() as u16 + 1);
     frame.render_widget(Text::from(machine::slabs(app, area.width, slabs.into())), rows.next(slabs));
     frame.render_widget(Text::from(pages), rows.next(rows.0.height.saturating_sub(1)));
-    frame.render_widget(foot(app), rows.next(1));
+    frame.render_widget(footer(app), rows.next(1));
     // The panel covers only the machine, so that the last operation stays visible.
     let below = Rect { y: area.y + 7.min(area.height), height: area.height.saturating_sub(8), ..area };
     match app.over {
-        Overlay::Life => over(frame, below, history_title(app), life(app, below)),
-        Overlay::Map => over(frame, below, page_map_title(app, below), map(app, below)),
+        Overlay::Life => draw_overlay(frame, below, history_title(app), history_lines(app, below)),
+        Overlay::Map => draw_overlay(frame, below, page_map_title(app, below), map(app, below)),
         Overlay::Help | Overlay::Nothing => {}
     }
     if app.over == Overlay::Help {
@@ -98,7 +98,7 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     }
 }
 
-fn over(frame: &mut Frame<'_>, area: Rect, title: String, lines: Vec<Line<'static>>) {
+fn draw_overlay(frame: &mut Frame<'_>, area: Rect, title: String, lines: Vec<Line<'static>>) {
     frame.render_widget(Clear, area);
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), area);
 }
@@ -112,13 +112,13 @@ fn history_title(app: &App<'_>) -> String {
     )
 }
 /// Lists the events of the followed object; the middle line is the last event before the shown state.
-fn life(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
+fn history_lines(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let rows = usize::from(area.height.saturating_sub(2));
     let past = app.life.partition_point(|event| event.operation <= app.view.operation);
     let first = past.saturating_sub(1).saturating_sub(rows / 2).min(app.life.len().saturating_sub(rows));
     let line = |(at, event): (usize, &Found)| {
         let Found { operation, cpu, touched, holder } = *event;
-        let is = holder.map_or_else(|| "in no place: its slab was freed".to_owned(), machine::holder);
+        let is = holder.map_or_else(|| "destroyed with its slab".to_owned(), machine::holder);
         let did = match (touched, holder) {
             (true, Some('u')) => "allocates it".to_owned(),
             (true, _) => format!("frees it: it is {is}"),
@@ -141,8 +141,8 @@ fn page_map_title(app: &App<'_>, area: Rect) -> String {
     let pages = if each == 1 { "a page each".to_owned() } else { format!("{each} pages each") };
     format!(" pages, {pages}: s slabs, o other, c CPUs', . free ")
 }
-/// Draws the map of pages. Each character shows the kind of most of its pages, and shows free pages only if
-/// all its pages are free.
+/// Draws the map of pages. Each character shows the kind that most of its pages have; it shows free only if all its
+/// pages are free.
 fn map(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
     let kinds = [
         ('.', PageKind::Free, Color::DarkGray),
@@ -155,7 +155,7 @@ fn map(app: &App<'_>, area: Rect) -> Vec<Line<'static>> {
         let (letter, _, colour) = *kinds[1..].iter().max_by_key(|(_, is, _)| count(*is)).unwrap_or(&kinds[0]);
         let (letter, colour) =
             if count(PageKind::Free) == pages.len() { ('.', Color::DarkGray) } else { (letter, colour) };
-        Span::styled(letter.to_string(), app.ink(colour))
+        Span::styled(letter.to_string(), app.colour_style(colour))
     };
     let places: Vec<_> = app.map.chunks(pages_per_character(app, area)).map(place).collect();
     places
@@ -201,13 +201,15 @@ fn draw_time_line(app: &App<'_>, width: u16) -> [Line<'static>; 3] {
         let most = values.iter().copied().fold(0.0, f64::max);
         let bars = values.into_iter().enumerate().map(|(column, value)| {
             let eighths = if most > 0.0 { (value / most * 8.0).round() as usize } else { 0 };
-            let style = app.ink(colour);
+            let style = app.colour_style(colour);
             let style = if Some(column) == here { style.reversed() } else { style };
-            Span::styled(EIGHTHS[eighths].to_string(), style)
+            Span::styled(BAR_CHARACTERS[eighths].to_string(), style)
         });
         let label = format!("{label} <= {}", grouped(most as u64));
         let room = usize::from(LABEL_WIDTH);
-        Line::from_iter([Span::styled(format!("{label:room$.room$}"), app.quiet())].into_iter().chain(bars))
+        Line::from_iter(
+            [Span::styled(format!("{label:room$.room$}"), app.faint_style())].into_iter().chain(bars),
+        )
     };
     let mut marks = vec![' '; columns];
     let mut free = 0;
@@ -256,7 +258,7 @@ fn format_operation_line(app: &App<'_>) -> Line<'static> {
         _ => view.steps.iter().map(|step| &*step.sentence).collect::<Vec<_>>().join(" "),
     };
     Line::from(vec![
-        Span::styled(format!("[{chip}]"), app.ink(colour)).bold(),
+        Span::styled(format!("[{chip}]"), app.colour_style(colour)).bold(),
         Span::from(format!(" {text}")),
     ])
 }
@@ -281,10 +283,10 @@ fn pages(pages: &Pages) -> Vec<Line<'static>> {
     ]
 }
 
-fn foot(app: &App<'_>) -> Line<'static> {
+fn footer(app: &App<'_>) -> Line<'static> {
     if !app.problem.is_empty() {
-        return Line::from(Span::styled(app.problem.clone(), app.ink(Color::Red)).reversed());
+        return Line::from(Span::styled(app.problem.clone(), app.colour_style(Color::Red)).reversed());
     }
     let keys = format!("? keys  q quit  space play  n slow  u until {} (U)", app.condition());
-    Line::from(Span::styled(keys, app.quiet()))
+    Line::from(Span::styled(keys, app.faint_style()))
 }

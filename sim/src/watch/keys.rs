@@ -10,7 +10,7 @@ pub(crate) enum Key {
     By(i64),
     Home,
     End,
-    /// Run to the next operation that is not served by its CPU alone.
+    /// Run to the next operation that its CPU alone does not serve.
     Slow,
     /// Run to the next event of the chosen kind.
     Until,

@@ -1,5 +1,5 @@
-//! Draws the objects of each CPU, the shared objects, and the slabs: one row for each busy cache, and one
-//! cache in detail.
+//! Draws the objects of each CPU, the shared objects, and the slabs: a row for each busy cache, and one cache in
+//! detail.
 
 use super::app::{App, Place};
 use crate::output::grouped;
@@ -9,7 +9,8 @@ use uslab_engine::view::{Level, SeenCache, ShownCache, ShownSlab};
 
 /// The largest number of bars in a row.
 const MAX_BARS_PER_ROW: usize = 12;
-/// The characters for bars. A bar shows the objects of a CPU, in eighths of the objects of the fullest CPU.
+/// The characters for bars. A bar shows the objects of a CPU, in eighths of the objects of the CPU with the most
+/// objects.
 const FULL: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The largest number of CPUs that the detailed view shows.
 const MAX_CPUS: usize = 64;
@@ -20,7 +21,7 @@ fn shown<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a ShownCache> {
 fn cache_view<'a>(app: &'a App<'_>, cache: u32) -> Option<&'a SeenCache> {
     app.view.caches.get(cache as usize)
 }
-/// Returns the number of objects in some levels, and the number of objects that fit into these levels.
+/// Returns the number of objects in some levels, and the number that would fit into them.
 fn sum<'a>(levels: impl IntoIterator<Item = &'a Level>) -> (u64, u64) {
     levels.into_iter().fold((0, 0), |(objects, room), level| {
         (objects + u64::from(level.objects), room + u64::from(level.room))
@@ -37,7 +38,7 @@ pub(super) fn lanes(app: &App<'_>, rows: usize) -> Vec<Line<'static>> {
         "cache", "in use", "cached", "CPUs", "shared", "full/partial/empty"
     );
     let lane = |cache: &u32| lane(app, *cache);
-    [Line::from(head).style(app.quiet())]
+    [Line::from(head).style(app.faint_style())]
         .into_iter()
         .chain(caches.iter().skip(from).take(rows).map(lane))
         .collect()
@@ -48,13 +49,13 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
     let name = format!("{chosen} {:16.16}", app.name(cache));
     let name = if Some(cache) == app.chosen { Span::from(name).bold() } else { Span::from(name) };
     let Some(seen) = cache_view(app, cache) else {
-        return Line::from(vec![name, Span::styled(" not used yet", app.quiet())]);
+        return Line::from(vec![name, Span::styled(" not used yet", app.faint_style())]);
     };
     let counts = &seen.counts;
     let Some(shown) = shown(app, cache) else {
         return Line::from(vec![
             name,
-            Span::styled(" no slabs: each object is a block of pages", app.quiet()),
+            Span::styled(" no slabs: each object is a block of pages", app.faint_style()),
         ]);
     };
     let numbers =
@@ -75,7 +76,7 @@ fn lane(app: &App<'_>, cache: u32) -> Line<'static> {
     let most = held.iter().copied().max().unwrap_or(0).max(1);
     let bars = held.into_iter().enumerate().map(|(group, objects)| {
         let eighths = (objects * 8).div_ceil(most) as usize;
-        let style = app.ink(Color::Yellow);
+        let style = app.colour_style(Color::Yellow);
         let style = if acting == Some(group) { style.reversed() } else { style };
         [Span::styled(FULL[eighths].to_string(), style), Span::from(apart)]
     });
@@ -144,7 +145,7 @@ pub(super) fn cpus(app: &App<'_>, width: u16) -> Vec<Line<'static>> {
     items.chunks((usize::from(width) / longest).max(1)).map(line).collect()
 }
 
-/// Returns the holder of an object, given the character that represents the object on the screen.
+/// Returns the holder of an object, given the character for the object on the screen.
 pub(super) fn holder(object: char) -> String {
     match object {
         'u' => "in use".to_owned(),
@@ -154,8 +155,8 @@ pub(super) fn holder(object: char) -> String {
     }
 }
 
-/// Draws slabs with one character for each object. The slabs of the touched object and of the followed object
-/// come first, then all other slabs, list by list.
+/// Draws slabs with one character for each object. The slabs of the touched and of the followed object come first; all
+/// other slabs follow, list by list.
 pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>> {
     let Some((cache, shown)) = app.chosen.and_then(|cache| Some((cache, shown(app, cache)?))) else {
         return Vec::new();
@@ -168,7 +169,7 @@ pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>
         let Some(place) = place else { continue };
         let slab = shown.slabs.iter().find(|slab| slab.page == place.page);
         let object = slab.and_then(|slab| slab.objects.chars().nth(place.index.into()));
-        let now = object.map_or_else(|| "in no place: its slab was freed".to_owned(), holder);
+        let now = object.map_or_else(|| "destroyed with its slab".to_owned(), holder);
         let mut spans =
             vec![Span::from(format!("{what} {} of page {}, {now} ", place.index, place.page)).bold()];
         let from = usize::from(place.index).saturating_sub(usize::from(width) / 4);
@@ -188,7 +189,7 @@ pub(super) fn slabs(app: &App<'_>, width: u16, rows: usize) -> Vec<Line<'static>
     for list in others.into_iter().chain(full) {
         let slabs: Vec<_> = shown.slabs.iter().filter(|slab| slab.list == list).collect();
         let mut line =
-            Line::from(Span::styled(format!("{list} {} ", grouped(slabs.len() as u64)), app.quiet()));
+            Line::from(Span::styled(format!("{list} {} ", grouped(slabs.len() as u64)), app.faint_style()));
         for slab in slabs {
             let room = usize::from(width).saturating_sub(line.width());
             if slab.objects.len() > room && line.spans.len() > 1 {
@@ -214,7 +215,7 @@ fn objects(app: &App<'_>, slab: &ShownSlab, now: Option<u16>) -> Vec<Span<'stati
             'd' => Color::Magenta,
             _ => Color::Yellow,
         };
-        let style = app.ink(colour);
+        let style = app.colour_style(colour);
         let style = if now == Some(index as u16) { style.reversed() } else { style };
         Span::styled(object.to_string(), style)
     };

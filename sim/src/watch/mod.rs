@@ -1,11 +1,11 @@
-//! The command `uslab watch`: shows a replay on a terminal, with the contents of a replay's web page.
+//! The command `uslab watch`: shows a replay on a terminal, with the same contents as a replay's web page.
 //!
 //! ```text
 //! keys ──> app ──> what is wanted ──> session: an engine of the design ──> view ──> draw
 //! ```
 //!
-//! An engine can only run forward. To show an earlier state, a new engine runs from the beginning, so only
-//! the stream and the view are kept.
+//! An engine can only run forward. To show an earlier state, a new engine runs from the beginning, so only the stream
+//! and the view stay in memory.
 
 mod app;
 mod draw;

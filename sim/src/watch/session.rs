@@ -1,6 +1,6 @@
 //! Runs simulation engines to serve the user's requests.
 
-use super::app::{App, EngineRequest, FRAMES_PER_SECOND, Overlay, Place, Sample, slow};
+use super::app::{App, EngineRequest, FRAMES_PER_SECOND, Overlay, Place, Sample, is_slow_step};
 use super::draw::draw;
 use super::keys::{Key, key};
 use super::terminal::Screen;
@@ -29,7 +29,7 @@ pub(super) fn watch<P: Policy>(
     Ok(())
 }
 
-/// Serves requests with one engine, until a request needs a state that the engine has already passed.
+/// Serves requests with one engine until a request needs a state that this engine has already passed.
 struct Session<'a, 's> {
     stream: &'a Stream,
     app: &'a mut App<'s>,
@@ -53,8 +53,8 @@ impl Visitor for Session<'_, '_> {
 }
 
 impl Session<'_, '_> {
-    /// Serves the current request; returns `false` if the engine has already passed the requested state, or
-    /// runs another design.
+    /// Serves the current request; returns `false` if the engine has already passed the requested state or runs another
+    /// design.
     fn done<D: Design>(&mut self, engine: &mut Engine<'_, D>) -> anyhow::Result<bool> {
         let from = self.app.view.operation;
         match self.app.wish {
@@ -88,7 +88,7 @@ impl Session<'_, '_> {
                 }
                 while engine.operations() < self.stream.operations {
                     let steps = engine.run_with_steps(engine.operations() + 1)?;
-                    let found = steps.iter().any(slow);
+                    let found = steps.iter().any(is_slow_step);
                     if found || engine.operations() == self.stream.operations {
                         self.app.choose_slow_operation_cache(&steps, |cache| {
                             engine.design().counts(cache).size > 0

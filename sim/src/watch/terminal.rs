@@ -1,4 +1,4 @@
-//! The terminal, and a trait with which tests replace it.
+//! The terminal, and a trait that tests implement to replace it.
 
 use anyhow::{Context, bail};
 use ratatui::crossterm::event::{Event, KeyEvent, KeyEventKind, poll, read};
@@ -10,13 +10,13 @@ use std::time::Duration;
 pub(crate) trait Screen {
     /// Draws a new picture on the display.
     fn draw(&mut self, picture: &dyn Fn(&mut Frame<'_>)) -> anyhow::Result<()>;
-    /// Returns the next key if the user presses a key within the time `within`. With `None`, the call waits
-    /// without a time limit.
+    /// Returns the next key if the user presses one within the time `within`. With `None`, the call waits without a
+    /// time limit.
     fn key(&mut self, within: Option<Duration>) -> anyhow::Result<Option<KeyEvent>>;
 }
 
-/// Returns an error if standard output is not a terminal. The parameter `else_` is the alternative that the
-/// error message suggests.
+/// Returns an error if standard output is not a terminal. The parameter `else_` is an alternative that the error
+/// message suggests.
 pub(crate) fn require_terminal(else_: &str) -> anyhow::Result<()> {
     if !stdout().is_terminal() {
         bail!("standard output is not a terminal; {else_}");
@@ -24,7 +24,7 @@ pub(crate) fn require_terminal(else_: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The real terminal; dropping this value, or a panic, restores the terminal's state.
+/// The real terminal; its state is restored when this value is dropped or the program panics.
 #[derive(Debug)]
 pub(crate) struct Terminal(DefaultTerminal);
 

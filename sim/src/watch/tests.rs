@@ -1,6 +1,6 @@
 //! Compares the screen of `uslab watch` with the states of engines that the tests run.
 
-use super::app::{App, FRAMES_PER_SECOND, Overlay, Place, slow};
+use super::app::{App, FRAMES_PER_SECOND, Overlay, Place, is_slow_step};
 use super::draw::draw;
 use super::session::watch;
 use super::terminal::Screen;
@@ -17,7 +17,7 @@ use uslab_engine::stream::Kind;
 use uslab_engine::until::{Found, Until};
 use uslab_engine::{Design, Engine, Stream, View, Writer};
 
-/// Returns a stream with large objects, pages, and two caches that are filled and emptied three times on two CPUs.
+/// Returns a stream with large objects, pages and two caches; two CPUs fill and empty the caches three times.
 fn stream() -> Stream {
     let mut random = 1_u64;
     let mut next = |n: u64| {
@@ -94,8 +94,8 @@ impl Screen for Script {
 fn specs(first: &str) -> Vec<Spec> {
     vec![first.parse().unwrap(), "slub".parse().unwrap()]
 }
-/// Presses some keys after an operation of a design, and returns the screen after each key.
-fn press<'s>(
+/// Runs a design up to an operation, presses some keys, and returns the screen after each key.
+fn press_keys<'s>(
     stream: &'s Stream,
     design: &str,
     at: u64,
@@ -198,16 +198,16 @@ fn watch_screen_shows_the_engine_view() {
     let stream = stream();
     for design in ["uslab", "slub", "sheaves"] {
         for at in [1, 2, 1000, 2500, 6000] {
-            let (app, seen) = press(&stream, design, at, []);
+            let (app, seen) = press_keys(&stream, design, at, []);
             shows(seen.last().unwrap(), app.about.operations, app.chosen, &moment(&stream, design, at));
         }
     }
     let bundled = replay::page_stream(None, &replay::Options::default(), &Progress::new()).unwrap();
     // The operation at which the page begins, and the operation after `n`.
     let at = bundled.operations * 3 / 10;
-    let (app, seen) = press(&bundled, "uslab", at, letters("n"));
+    let (app, seen) = press_keys(&bundled, "uslab", at, letters("n"));
     assert!(app.view.operation > at);
-    let (before, _) = press(&bundled, "uslab", at, []);
+    let (before, _) = press_keys(&bundled, "uslab", at, []);
     shows(&seen[0], bundled.operations, before.chosen, &moment(&bundled, "uslab", at));
     shows(
         seen.last().unwrap(),
@@ -228,7 +228,7 @@ fn watch_screen_shows_the_engine_view() {
 #[test]
 fn watch_labels_an_empty_machine() {
     let stream = stream();
-    let (_, seen) = press(&stream, "uslab", 0, []);
+    let (_, seen) = press_keys(&stream, "uslab", 0, []);
     assert!(seen[0].contains("[begin] No operation has run yet"), "{}", seen[0]);
     assert!(seen[0].contains("not used yet") && seen[0].contains("|after"), "{}", seen[0]);
 }
@@ -237,10 +237,11 @@ fn watch_labels_an_empty_machine() {
 fn slow_key_jumps_to_the_next_slow_operation() {
     let stream = stream();
     let from = 1500;
-    let (app, _) = press(&stream, "uslab", from, letters("n"));
-    let expected = (from + 1..=6000).find(|at| moment(&stream, "uslab", *at).steps.iter().any(slow)).unwrap();
+    let (app, _) = press_keys(&stream, "uslab", from, letters("n"));
+    let expected =
+        (from + 1..=6000).find(|at| moment(&stream, "uslab", *at).steps.iter().any(is_slow_step)).unwrap();
     assert_eq!(app.view.operation, expected);
-    let step = app.view.steps.iter().find(|step| slow(step)).unwrap();
+    let step = app.view.steps.iter().find(|step| is_slow_step(step)).unwrap();
     assert_eq!(app.chosen, step.cache);
 }
 
@@ -262,7 +263,7 @@ fn watch_stops_where_the_engine_finds_the_condition() {
     let mut found = 0;
     for condition in 0..6 {
         let keys = letters("f").chain(letters(&"UUUUU"[..condition])).chain(letters("u"));
-        let (app, seen) = press(&stream, "uslab", from, keys);
+        let (app, seen) = press_keys(&stream, "uslab", from, keys);
         let Place { cache, page, index } = app.followed.unwrap();
         let until = [
             Until::Miss { cache },
@@ -281,7 +282,7 @@ fn watch_stops_where_the_engine_finds_the_condition() {
         found += usize::from(runs.is_some());
     }
     assert!(found >= 3, "only {found} of the events happen");
-    let (app, _) = press(&stream, "uslab", from, letters("UUUUUu"));
+    let (app, _) = press_keys(&stream, "uslab", from, letters("UUUUUu"));
     assert!(app.problem.is_empty() && app.view.operation == from, "no object is followed");
 }
 
@@ -299,7 +300,7 @@ impl Visitor for FindAllMatches<'_> {
 fn watch_object_history_equals_the_engine_history() {
     let stream = stream();
     let from = (1500..).find(|at| moment(&stream, "uslab", *at).steps[0].object.is_some()).unwrap();
-    let (app, seen) = press(&stream, "uslab", from, letters("fl"));
+    let (app, seen) = press_keys(&stream, "uslab", from, letters("fl"));
     let Place { cache, page, index } = app.followed.unwrap();
     let until = Until::Object { cache, page, index };
     let life = "uslab".parse::<Spec>().unwrap().on(&stream, FindAllMatches(&stream, until)).unwrap();
@@ -310,14 +311,14 @@ fn watch_object_history_equals_the_engine_history() {
     // The touching operation is among the events, and is selected.
     let here = last.lines().find(|line| line.contains("> operation")).unwrap();
     assert!(here.contains(&format!("{} ", grouped(from))), "{here}");
-    let (app, seen) = press(&stream, "uslab", from, letters("fll"));
+    let (app, seen) = press_keys(&stream, "uslab", from, letters("fll"));
     assert!(app.over == Overlay::Nothing && !seen.last().unwrap().contains("events in the whole run"));
     // The events are dropped with the followed object, and with the design.
-    let (app, _) = press(&stream, "uslab", from, letters("flf"));
+    let (app, _) = press_keys(&stream, "uslab", from, letters("flf"));
     assert!(app.life.is_empty() && app.over == Overlay::Nothing);
-    let (app, _) = press(&stream, "uslab", from, letters("fld"));
+    let (app, _) = press_keys(&stream, "uslab", from, letters("fld"));
     assert!(app.life.is_empty() && app.over == Overlay::Nothing);
-    let (_, seen) = press(&stream, "uslab", from, letters("l"));
+    let (_, seen) = press_keys(&stream, "uslab", from, letters("l"));
     assert!(seen.last().unwrap().contains("No object is followed"));
 }
 
@@ -335,10 +336,10 @@ impl Visitor for Map<'_> {
 }
 
 #[test]
-fn page_map_follows_the_snapshot() {
+fn memory_page_map_follows_the_snapshot() {
     let stream = stream();
     let map = |at| "uslab".parse::<Spec>().unwrap().on(&stream, Map(&stream, at)).unwrap();
-    let (app, seen) = press(&stream, "uslab", 100, letters("m").chain([KeyCode::PageDown]));
+    let (app, seen) = press_keys(&stream, "uslab", 100, letters("m").chain([KeyCode::PageDown]));
     assert_eq!(app.view.operation, 1100);
     assert!(app.map == map(1100) && app.map != map(100));
     let last = &seen[seen.len() - 2];
@@ -348,10 +349,10 @@ fn page_map_follows_the_snapshot() {
     let places = rows.map(|row| row.trim_matches(['│', ' ']).chars().count()).sum::<usize>();
     let each = map(1100).len().div_ceil(78 * 14);
     assert_eq!(places, map(1100).len().div_ceil(each), "{last}");
-    let (app, _) = press(&stream, "uslab", 1000, letters("mm"));
+    let (app, _) = press_keys(&stream, "uslab", 1000, letters("mm"));
     assert_eq!(app.over, Overlay::Nothing);
     // Escape closes the map and does not quit.
-    let (app, _) = press(&stream, "uslab", 1000, [KeyCode::Char('m'), KeyCode::Esc, KeyCode::Right]);
+    let (app, _) = press_keys(&stream, "uslab", 1000, [KeyCode::Char('m'), KeyCode::Esc, KeyCode::Right]);
     assert_eq!((app.over, app.view.operation), (Overlay::Nothing, 1001));
 }
 
@@ -361,17 +362,17 @@ fn stepping_back_and_forward_restores_the_screen() {
     use KeyCode::{End, Home, Left, PageDown, PageUp, Right};
     let there = [Right, Right, PageDown, Right];
     let back = [Left, PageUp, Left, Left];
-    let (app, seen) = press(&stream, "uslab", 3001, there.into_iter().chain(back));
+    let (app, seen) = press_keys(&stream, "uslab", 3001, there.into_iter().chain(back));
     assert_eq!((app.view.operation, seen.len()), (3001, 9));
     for (one, other) in seen.iter().zip(seen.iter().rev()) {
         assert_eq!(one, other);
     }
     assert!(seen.windows(2).all(|two| two[0] != two[1]), "each search finds another operation");
-    let (app, seen) = press(&stream, "uslab", 3000, [Home, Left, End, Right]);
+    let (app, seen) = press_keys(&stream, "uslab", 3000, [Home, Left, End, Right]);
     assert_eq!(app.view.operation, 6000);
     assert!(seen[1] == seen[2] && seen[3] == seen[4] && seen[1] != seen[3]);
     // The keys switch to another design and back.
-    let (app, seen) = press(&stream, "uslab", 3000, letters("dd"));
+    let (app, seen) = press_keys(&stream, "uslab", 3000, letters("dd"));
     assert_eq!((app.design, &seen[0] == seen.last().unwrap()), (0, true));
     assert!(seen[1].contains("design slub") && seen[1].contains("current slab"), "{}", seen[1]);
 }

@@ -3,8 +3,8 @@
 //!
 //! The parser follows LTTng's documents; it was not tested with a real trace. A time is a time of day, or,
 //! with `--clock-seconds`, a time since the epoch. The name of a kmem event starts with its group:
-//! `kmem_kmalloc`. If the event's own name already starts with the group, it is unchanged:
-//! `kmem_cache_alloc`. The parser knows the command of an event only if the process contexts were recorded.
+//! `kmem_kmalloc`. If the event's name already starts with the group, it is unchanged: `kmem_cache_alloc`. The parser
+//! knows the command of an event only if the process contexts were recorded.
 
 use super::event::is_kmem_event;
 use super::fields;

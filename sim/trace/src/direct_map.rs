@@ -2,14 +2,14 @@
 //!
 //! A page event has a page frame number, but an object event has an address. The kernel maps all memory in
 //! one piece, the *direct map*. At each boot, the kernel chooses the start of the direct map (KASLR), at a
-//! multiple of 1 GiB, or of 512 MiB with 64 KiB pages. In this module, the start of the direct map is the
-//! address that page frame 0 would have. On arm64, the lowest page frames are not memory, so the start is
-//! below the first mapped address. No event contains the start of the direct map, so a vote among events
-//! finds the start. The kernel allocates a new slab's pages directly before the slab's first object, on the
-//! same CPU. Therefore a page allocation and the next object allocation on the same CPU cast a vote together.
-//! They vote for the aligned start that puts the object on the allocated pages, if such a start exists. Two
-//! unrelated events can also vote, by chance: for each page of the block, the probability is 1 in 262,144
-//! with 4 KiB pages, and 1 in 8,192 with 64 KiB pages.
+//! multiple of 1 GiB, or of 512 MiB with 64 KiB pages. In this module, the start of the direct map is the address that
+//! page frame 0 has or would have. On arm64, the lowest page frames are not memory, so the start is below the first
+//! mapped address. No event contains the start of the direct map, so a vote among events determines it. The kernel
+//! allocates a new slab's pages directly before the slab's first object, on the same CPU. A page allocation and the
+//! next object allocation on the same CPU therefore cast a vote together. The page allocation and the object allocation
+//! vote for the aligned start that puts the object on the allocated pages, if such a start exists. Two unrelated events
+//! can also vote, by chance; the probability for each page of the block is 1 in 262,144 with 4 KiB pages, and 1 in
+//! 8,192 with 64 KiB pages.
 //!
 //! Votes are counted separately for each page size, because only the right page size makes the votes agree on
 //! one start.
@@ -19,8 +19,8 @@ use rustc_hash::FxHashMap;
 use super::event::{Pfn, Ptr};
 use super::page_size::PageSize;
 
-/// Returns the alignment of the direct map's start, which is the size that one entry of an upper-level page
-/// table maps.
+/// Returns the alignment of the direct map's start, which equals the size that one entry of an upper-level page table
+/// maps.
 fn align(size: PageSize) -> u64 {
     match size {
         PageSize::Kib4 | PageSize::Kib16 => 1 << 30,
@@ -34,12 +34,12 @@ const LENGTH: u64 = 64 << 40;
 /// The largest order of a slab in a kernel without boot parameters that change it.
 const MAX_SLAB_ORDER: u8 = 3;
 
-/// The smallest ratio at which a start with a single vote is accepted: this vote, divided by the number of
-/// votes that chance gives to all starts together.
+/// The smallest ratio at which a start with one vote is accepted: this vote, divided by the number of votes that chance
+/// gives to all starts.
 const SINGLE_VOTE_FACTOR: u64 = 1000;
 
-/// The smallest ratio at which a start with several votes is accepted; it is smaller than for one vote,
-/// because chance rarely gives several votes to one start.
+/// The smallest ratio at which a start with several votes is accepted; smaller than for one vote, because chance rarely
+/// gives one start several votes.
 const SEVERAL_VOTES_FACTOR: u64 = 100;
 
 /// The result of the search for the direct map.
@@ -48,8 +48,8 @@ const SEVERAL_VOTES_FACTOR: u64 = 100;
 pub enum DirectMap {
     /// The direct map is known: page frame 0 is at this address.
     At(u64),
-    /// Addresses are real, but the vote found no start of the direct map. Addresses show which objects share
-    /// a page, but page events cannot be matched with these pages.
+    /// Addresses are real, but the vote found no start of the direct map. Addresses show which objects share a page,
+    /// but cannot be matched with the pages of page events.
     Unknown,
     /// Pointers are hashed, so addresses do not show which objects share a page.
     Hashed,
@@ -63,9 +63,9 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Returns the page frame number of an object's page; for an object of several pages, of its first page.
-    /// If the start of the direct map is unknown, the number is computed from the address alone. A number
-    /// computed from an address is larger than any page frame number, because kernel addresses are large.
+    /// Returns the page frame number of an object's page, or of its first page if it has several. If the start of the
+    /// direct map is unknown, the page frame number is computed from the address alone. A number computed from an
+    /// address is larger than any page frame number, because kernel addresses are large.
     pub(super) fn pfn(self, ptr: Ptr) -> Option<Pfn> {
         let shift = self.page_size.shift();
         match self.direct_map {
@@ -93,14 +93,14 @@ impl Mapping {
     }
 }
 
-/// The vote that finds the [`DirectMap`] of a trace, and its page size.
+/// The vote that finds the [`DirectMap`] and the page size of a trace.
 #[derive(Debug, Default)]
 pub(super) struct DirectMapVote {
     /// For each CPU, the pages that it allocated last; the list is cleared when the CPU allocates an object.
     last: Vec<Option<(Pfn, u8)>>,
     /// For each page size, the votes for each start.
     votes: [FxHashMap<u64, u64>; PageSize::ALL.len()],
-    /// The number of pages that an unrelated object could be on by chance.
+    /// The number of pages on which an unrelated object could be by chance.
     pages: u64,
 }
 
@@ -130,8 +130,8 @@ impl DirectMapVote {
         }
     }
 
-    /// Returns the start and the page size with the most votes, for the known page size or among all page
-    /// sizes. Returns `None` if no start has clearly more votes than chance gives.
+    /// Returns the start and the page size with the most votes; if the page size is known, only its votes count.
+    /// Returns `None` if no start has clearly more votes than chance gives.
     pub(super) fn result(&self, known: Option<PageSize>) -> Option<(u64, PageSize)> {
         let sizes = PageSize::ALL.into_iter().zip(&self.votes);
         let elected =

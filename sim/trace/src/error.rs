@@ -9,8 +9,8 @@ use super::page_size::PageSize;
 
 /// An error in a trace, or in a table of the trace's folder.
 ///
-/// Every variant names the file (`<stdin>` for standard input), and also the line if the error is in a line.
-/// If the system returned an error, this error is the [`source`](std::error::Error::source).
+/// Every variant names the file (`<stdin>` for standard input); if the error is in a line, it also names the line. If
+/// the system returned an error, it is the [`source`](std::error::Error::source).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -56,7 +56,7 @@ pub enum TraceError {
     Recording {
         /// The path of the recording.
         path: PathBuf,
-        /// A description of the error, and of the expected content.
+        /// A description of the error and of the expected content.
         what: String,
     },
     /// The file is not text.
@@ -107,8 +107,8 @@ pub enum TraceError {
         /// The number of the line, from 1.
         line: u64,
     },
-    /// A value is impossible for every kernel, or for kernels with this page size, for example an order above
-    /// 10, a size of 0, or a CPU above 8191.
+    /// A value is impossible for every kernel or for kernels with this page size, such as an order above 10, a size of
+    /// 0, or a CPU above 8191.
     Impossible {
         /// The path of the file.
         path: PathBuf,

@@ -44,12 +44,12 @@ pub struct Event {
     /// for a task, `s` for a softirq, `h` for a hardirq, `H` for a hardirq inside a softirq. `None` if the
     /// format of the trace has no column of flags.
     pub context: Option<u8>,
-    /// The time in nanoseconds on the trace's clock. The times of successive events may decrease, so do not
-    /// sort events by time.
+    /// The time in nanoseconds on the trace's clock. The time can decrease from one event to the next, so do not sort
+    /// events by time.
     pub time_ns: u64,
     /// `true` if the kernel no longer knew the name of the command (`<...>`).
     pub comm_unknown: bool,
-    /// The command of the allocating task, or of the task that the allocating interrupt has interrupted.
+    /// The command of the allocating task; for an allocation in an interrupt, the command of the interrupted task.
     pub task: Option<Symbol>,
     /// The kind of the event, together with its fields.
     pub kind: EventKind,
@@ -88,8 +88,8 @@ pub enum EventKind {
     },
     /// A call `kfree(NULL)`, which does nothing.
     FreeNull,
-    /// An object event with the placeholder `(____ptrval____)` instead of a pointer, because the kernel did
-    /// not have a hash key yet.
+    /// An object event with the placeholder `(____ptrval____)` instead of a pointer, because the kernel had no hash key
+    /// yet.
     Placeholder,
     /// The allocation or free of an object that is larger than kmalloc's limit.
     TooLarge {
@@ -124,7 +124,7 @@ pub enum EventKind {
         order: u8,
         /// The migrate type of the request: 0 unmovable, 1 movable, 2 reclaimable.
         migratetype: u8,
-        /// `true` if the pages moved to a per-CPU list, and not to a caller.
+        /// `true` if the pages moved to a per-CPU list; `false` if they moved to a caller.
         percpu_refill: bool,
     },
     /// A block of `2^order` pages was returned from a per-CPU list to the buddy allocator.
@@ -138,7 +138,7 @@ pub enum EventKind {
     },
     /// A request for `2^order` pages is served from a block of another migrate type.
     ExtFrag {
-        /// The first page of the block, or the first page of the request, depending on the kernel version.
+        /// The first page of the block or of the request, depending on the kernel version.
         pfn: Pfn,
         /// The requested order, at most the largest order with [64 KiB pages](super::PageSize::max_order).
         order: u8,
@@ -149,8 +149,8 @@ pub enum EventKind {
     Other,
 }
 
-/// The names of the events whose fields the parser reads. The symbol of an event is the index of its name in
-/// the list `KNOWN_EVENTS`.
+/// The names of the events whose fields the parser reads. The symbol of an event with a known name is the name's index
+/// in the list `KNOWN_EVENTS`.
 pub(super) const KNOWN_EVENTS: [&[u8]; 14] = [
     b"kmalloc",
     b"kmalloc_node",
@@ -176,12 +176,12 @@ pub(super) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
 }
 
-/// Returns `true` if the parser reads the fields of the named event, and the event is not a mark.
+/// Returns `true` if the parser reads the fields of the named event and the event is not a mark.
 pub(super) fn is_kmem_event(name: &[u8]) -> bool {
     KNOWN_EVENTS[..KMEM_EVENT_COUNT].contains(&name)
 }
 
-/// Returns `true` if a line contains the name of a kmem event, in the form of any known tool. The known forms
+/// Returns `true` if a line contains the name of a kmem event, in any form that a known tool prints. The known forms
 /// are `kmalloc:`, `kmem:kmalloc:` and `kmem:kmalloc(`.
 pub(super) fn has_kmem_event_name(line: &[u8]) -> bool {
     line.split(|b| matches!(b, b' ' | b'\t' | b'(')).any(|word| {

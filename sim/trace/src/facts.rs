@@ -14,7 +14,7 @@ use super::resolve::{CacheTally, MarkState, Resolver};
 use super::tables::Tables;
 use uslab::SlabInfo;
 
-/// The pairs of snapshots between which a change of the kernel's tables is compared with the trace.
+/// The pairs of snapshots between which the change of the kernel's tables is compared with the trace.
 const SNAPSHOT_PAIRS: [(&str, &str); 3] = [("before", "end"), ("before", "after"), ("boot", "before")];
 
 /// All facts about a trace. Each list of names with counts is sorted by count, largest first.
@@ -36,9 +36,9 @@ pub struct Facts {
     pub first_not_understood: Vec<(u64, String)>,
     /// The number of lost events that the trace reports.
     pub lost: u64,
-    /// `true` if the text does not end with a line feed, so that its last line may be truncated.
+    /// `true` if the text does not end with a line feed, so that its last line may be incomplete.
     pub unterminated: bool,
-    /// The last line, shortened, and its number, if the line is truncated and therefore omitted.
+    /// If the last line is truncated and therefore omitted: its text, shortened, and its number.
     pub cut_line: Option<(u64, String)>,
     /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
@@ -78,8 +78,7 @@ pub struct Facts {
     pub too_large: u64,
     /// The number of distinct call sites of object events.
     pub call_sites: usize,
-    /// The number of call sites that allocate from several caches; a call site with two sizes counts as two
-    /// call sites.
+    /// The number of call sites that allocate from several caches; a call site with two sizes counts twice.
     pub call_sites_with_several_caches: u64,
     /// The total number of requested bytes, and the total number of allocated bytes.
     pub bytes: (u64, u64),
@@ -89,7 +88,7 @@ pub struct Facts {
     pub cache_free_named: (u64, u64),
     /// The number of `kmem_cache_alloc` events that name a cache, and the number of all `kmem_cache_alloc` events.
     pub cache_alloc_named: (u64, u64),
-    /// How the cache names of allocations were found.
+    /// How the cache name of each allocation was found.
     pub name_sources: NameSources,
     /// Facts about the objects of all caches together.
     pub objects: ObjectFacts,
@@ -99,17 +98,17 @@ pub struct Facts {
     pub caches: Vec<CacheFacts>,
     /// The marks that user space wrote.
     pub marks: Vec<TraceMarkFacts>,
-    /// `true` if the first mark, `before`, was lost together with the oldest events, so that the parser
-    /// inserted it at the beginning.
+    /// `true` if the first mark, `before`, was lost with the oldest events, so that the parser inserted it at the
+    /// beginning.
     pub mark_was_lost: bool,
-    /// For each cache, the number of live objects and of known slabs at the beginning and end of each
-    /// workload (marks `WORKLOAD ...`).
+    /// For each cache, the number of live objects and of known slabs at both ends of each workload (marks `WORKLOAD
+    /// ...`).
     pub phases: Vec<CacheStatesAtMark>,
     /// Comparisons of the kernel's slabinfo tables with the trace, one for each span of time.
     pub slabinfo: Vec<SlabinfoComparison>,
     /// Comparisons of the kernel's page counts with the trace, one for each span of time.
     pub page_spans: Vec<PageComparison>,
-    /// The kernel's totals in each snapshot, compared with the trace's totals up to the snapshot.
+    /// The kernel's totals in each snapshot, compared with the trace's totals at that time.
     pub absolute: Vec<SnapshotTotals>,
 }
 
@@ -129,11 +128,11 @@ pub struct Header {
 pub struct ObjectFacts {
     /// The number of successful allocations.
     pub allocs: u64,
-    /// The number of frees, without `kfree(NULL)`.
+    /// The number of frees, excluding `kfree(NULL)`.
     pub frees: u64,
     /// The number of frees whose allocation is in the trace.
     pub matched: u64,
-    /// The number of matched frees on another CPU than the allocation.
+    /// The number of matched frees on another CPU than the one that allocated.
     pub remote: u64,
     /// The number of frees whose object has no allocation event.
     pub hidden_allocs: u64,
@@ -141,13 +140,13 @@ pub struct ObjectFacts {
     pub hidden_frees: u64,
     /// The number of frees of objects that were allocated before the trace.
     pub pre_trace_frees: u64,
-    /// The number of allocations that returned a pointer whose object was still live.
+    /// The number of allocations that returned the pointer of an object that was still live.
     pub overwritten: u64,
     /// The number of objects that were live when their page was freed.
     pub live_when_page_freed: u64,
-    /// The number of hidden allocations and hidden frees that are really two events in the wrong order,
-    /// counted as pairs. The first number counts frees that appear after the next allocation of their
-    /// pointer; the second counts frees that appear before their own allocation.
+    /// The number of pairs of a hidden allocation and a hidden free that are really two events in the wrong order. The
+    /// first number counts frees that appear after the next allocation of their pointer; the second counts frees that
+    /// appear before the allocation of their object.
     pub swapped_pairs: (u64, u64),
     /// The number of hidden frees for each pair of cache and allocating function.
     pub hidden_free_sites: Vec<(String, String, u64)>,
@@ -155,8 +154,8 @@ pub struct ObjectFacts {
     pub hidden_alloc_caches: Vec<(String, u64)>,
     /// For each cache, the number of objects that came from `kmem_cache_alloc` and were freed by `kfree`.
     pub kfree_of_cache_object: Vec<(String, u64)>,
-    /// The frees that name another cache than the allocation did: the allocation's cache, the free's cache,
-    /// and the number of such frees.
+    /// The frees that name another cache than their allocation: the allocation's cache, the free's cache, and the
+    /// number of such frees.
     pub name_differs: Vec<(String, String, u64)>,
     /// The number of matched frees for each pair of allocating CPU and freeing CPU.
     pub cpu_pairs: Vec<(usize, usize, u64)>,
@@ -179,13 +178,13 @@ pub struct PageFacts {
     pub zone_direct: u64,
     /// The number of page frees whose allocation is not in the trace.
     pub free_unseen: u64,
-    /// The number of page allocations that returned pages which were still allocated.
+    /// The number of page allocations whose pages were still allocated.
     pub alloc_over_live: u64,
-    /// The largest number of pages, among the pages allocated in the trace, that were in use simultaneously.
+    /// The largest number of pages in use at the same time, among the pages that the trace allocated.
     pub peak: u64,
     /// The number of matched page frees, whose allocation is in the trace.
     pub free_matched: u64,
-    /// The number of matched page frees on another CPU than the allocation.
+    /// The number of matched page frees on another CPU than the one that allocated.
     pub free_remote: u64,
 }
 
@@ -230,7 +229,7 @@ pub struct SlabinfoComparison {
     pub from: &'static str,
     /// The name of the span's later snapshot.
     pub to: &'static str,
-    /// The caches that changed, according to slabinfo or to the trace; the busiest cache comes first.
+    /// The caches that changed according to slabinfo or the trace; the busiest cache comes first.
     pub rows: Vec<SlabinfoChange>,
     /// The sums over all rows of the comparison.
     pub sum: SlabinfoTotals,
@@ -245,7 +244,7 @@ pub struct SlabinfoChange {
     pub allocs: u64,
     /// The number of frees between the snapshots.
     pub frees: u64,
-    /// The change of `active_objs`, according to the kernel's tables.
+    /// The change of `active_objs` in the kernel's tables.
     pub real: i64,
     /// The number of traced allocations minus the number of traced frees.
     pub raw: i64,
@@ -253,7 +252,7 @@ pub struct SlabinfoChange {
     pub corrected: i64,
     /// The number of objects in a slab.
     pub per_slab: u64,
-    /// The change of `num_slabs`, according to the kernel's tables.
+    /// The change of `num_slabs` in the kernel's tables.
     pub real_slabs: i64,
     /// The number of slabs allocated in the trace minus the number of slabs freed.
     pub slabs_seen: i64,
@@ -270,33 +269,31 @@ pub struct SlabinfoChange {
 pub struct SlabinfoTotals {
     /// The number of rows.
     pub caches: u64,
-    /// The sum over all rows of the real change of the number of objects, according to the kernel's tables.
+    /// The kernel's change of the number of objects, summed over all rows.
     pub real: i64,
-    /// The sum over all rows of the number of allocations minus the number of frees.
+    /// The number of allocations minus the number of frees, summed over all rows.
     pub raw: i64,
-    /// The sum over all rows of the change that includes hidden allocations and hidden frees.
+    /// The change including hidden allocations and hidden frees, summed over all rows.
     pub corrected: i64,
-    /// The sum over all rows of the absolute real change of the number of objects.
+    /// The absolute value of the kernel's change of the number of objects, summed over all rows.
     pub abs_real: u64,
-    /// The sum over all rows of the absolute difference between the real change and the change by traced
-    /// events.
+    /// The absolute difference between the kernel's change and the change by traced events, summed over all rows.
     pub abs_err_raw: u64,
-    /// The sum over all rows of the absolute difference between the real change and the change that includes
-    /// hidden operations.
+    /// The absolute difference between the kernel's change and the change including hidden operations, summed over all
+    /// rows.
     pub abs_err_corrected: u64,
-    /// The number of rows in which the change by traced events equals the real change.
+    /// The number of rows in which the change by traced events equals the kernel's change.
     pub exact_raw: u64,
-    /// The number of rows in which the change that includes hidden operations equals the real change.
+    /// The number of rows in which the change including hidden operations equals the kernel's change.
     pub exact_corrected: u64,
-    /// The number of rows in which the change that includes hidden operations differs from the real change by
-    /// at most one slab per CPU.
+    /// The number of rows in which the change including hidden operations differs from the kernel's change by at most
+    /// one slab per CPU.
     pub within_one_slab_per_cpu: u64,
-    /// The sum over all rows of the absolute real change of the number of slabs.
+    /// The absolute value of the kernel's change of the number of slabs, summed over all rows.
     pub abs_real_slabs: u64,
-    /// The sum over all rows of the absolute difference between the traced and the real change of the number
-    /// of slabs.
+    /// The absolute difference between the traced and the kernel's change of the number of slabs, summed over all rows.
     pub abs_err_slabs: u64,
-    /// The number of rows in which the traced change of the number of slabs equals the real change.
+    /// The number of rows in which the traced change of the number of slabs equals the kernel's change.
     pub exact_slabs: u64,
 }
 
@@ -317,14 +314,14 @@ pub struct PageComparison {
     pub percpu: (u64, u64),
 }
 
-/// The kernel's totals in one snapshot, compared with the trace's totals up to the snapshot.
+/// The kernel's totals in one snapshot, compared with the trace's totals at that time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SnapshotTotals {
     /// The name of the snapshot.
     pub moment: &'static str,
     /// The number of active objects in slabinfo.
     pub active: u64,
-    /// The number of live objects that the trace allocated, in caches that slabinfo contains.
+    /// The number of live objects that the trace allocated, counting only caches in slabinfo.
     pub seen_live: u64,
     /// The number of slabs in slabinfo.
     pub slabs: u64,
@@ -333,8 +330,8 @@ pub struct SnapshotTotals {
 }
 
 impl Resolver {
-    /// Returns all facts; the caller must first have fetched all operations from the resolver. The parameter
-    /// `tables` has the kernel's tables from the trace's folder.
+    /// Returns all facts; the caller must first have fetched all operations from the resolver. The parameter `tables`
+    /// contains the kernel's tables from the trace's folder.
     #[must_use]
     pub fn facts(&self, tables: &Tables) -> Facts {
         let counts = &self.recording.counts;

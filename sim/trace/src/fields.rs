@@ -11,8 +11,8 @@ pub(super) enum Pointer {
 }
 
 /// A reader for the fields of one event. If callers request the fields in the order in which the kernel
-/// prints them, each request is a single comparison. If a field is elsewhere, as in older or newer kernels,
-/// the reader searches the line for it.
+/// prints them, each request is a single comparison. If a field is elsewhere, as in some kernel versions, the reader
+/// searches the line for it.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     all: &'a [u8],
@@ -62,21 +62,20 @@ impl<'a> Fields<'a> {
         skip_spaces(self.rest).starts_with(text)
     }
 
-    /// Returns the value after `key`, if `key` is the next field; use this method for fields that some
-    /// kernels lack.
+    /// Returns the value after `key` if `key` is the next field; meant for fields that some kernels lack.
     #[inline]
     pub(super) fn next_if<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         self.skip(key)?;
         Some(self.value())
     }
 
-    /// Returns the name after `key` if the event has this field. The field is the next one in the line,
-    /// except with ftrace's option `fields`. The option `fields` prints each number twice, or prints the
-    /// fields in reverse order. Example: `ptr=0xffff888003000000 (-131391589187584) call_site=...`.
+    /// Returns the name after `key` if the event has this field. The name is the next field in the line, except with
+    /// ftrace's option `fields`. The option `fields` prints each number twice, or prints the fields in reverse order.
+    /// Example: `ptr=0xffff888003000000 (-131391589187584) call_site=...`.
     #[inline]
     pub(super) fn optional<const N: usize>(&mut self, key: &[u8; N]) -> Option<&'a [u8]> {
         if self.skip(key).is_none() {
-            if self.is_plain() {
+            if self.has_print_format() {
                 return None;
             }
             self.search(key)?;
@@ -84,9 +83,9 @@ impl<'a> Fields<'a> {
         Some(self.name())
     }
 
-    /// Returns a value that may contain blanks, for example the name of a cache. The value ends at the next
-    /// key, or at text that `perf script` appends: an address, or a control group with `-F cgroup`. A cache's
-    /// name contains no slash, because it is also the name of a folder.
+    /// Returns a value that may contain blanks, for example the name of a cache. The value ends at the next key, or at
+    /// text that `perf script` appends: an address, or with `-F cgroup` a control group. A cache's name contains no
+    /// slash, because it is also the name of a folder.
     #[inline]
     fn name(&mut self) -> &'a [u8] {
         let text = self.rest;
@@ -112,7 +111,7 @@ impl<'a> Fields<'a> {
 
     /// Returns `true` if the line has the event's print format, `false` if it has the format of the option `fields`.
     #[inline]
-    fn is_plain(&self) -> bool {
+    fn has_print_format(&self) -> bool {
         self.all.starts_with(b"call_site=") && !matches!(self.rest, [b' ', b'(', ..])
     }
 
@@ -152,17 +151,17 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Returns the index of the first occurrence of `byte`, or the length of the text. For short words,
-/// `find_byte` is twice as fast as `memchr`, which is called through a pointer.
+/// Returns the index of the first occurrence of `byte`, or the length of the text. For short words, `find_byte` is
+/// twice as fast as `memchr`, because `memchr` is called through a pointer.
 #[inline]
 pub(super) fn find_byte(byte: u8, text: &[u8]) -> usize {
-    const LOW: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
+    const BYTE_LOW_BITS: u64 = 0x0101_0101_0101_0101;
+    const BYTE_HIGH_BITS: u64 = 0x8080_8080_8080_8080;
     let mut at = 0;
     while let Some((word, _)) = text[at..].split_first_chunk::<8>() {
         // A zero byte borrows from its own high bit; the lowest such byte is exact.
-        let word = u64::from_le_bytes(*word) ^ (LOW * u64::from(byte));
-        let zero = word.wrapping_sub(LOW) & !word & HIGH;
+        let word = u64::from_le_bytes(*word) ^ (BYTE_LOW_BITS * u64::from(byte));
+        let zero = word.wrapping_sub(BYTE_LOW_BITS) & !word & BYTE_HIGH_BITS;
         if zero != 0 {
             return at + (zero.trailing_zeros() / 8) as usize;
         }
@@ -265,7 +264,7 @@ pub(super) fn pointer(text: &[u8]) -> Option<Pointer> {
     }
 }
 
-/// Parses a page frame number, which is hexadecimal with `0x`, and decimal without `0x` (in kernels before 5.17).
+/// Parses a page frame number: hexadecimal with `0x`, and decimal without it (in kernels before 5.17).
 pub(super) fn pfn(text: &[u8]) -> Option<u64> {
     match text.strip_prefix(b"0x") {
         Some(digits) => hex(digits),
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_and_reordered_fields_are_read() {
+    fn repeated_and_reordered_fields_are_parsed() {
         let mut fields = Fields::new(
             b"call_site=0xffffffff92d10d97 (-1831793257) ptr=0xffff888003000000 (-131391589187584) name=dentry bytes_req=0x40 (64)",
         );

@@ -3,12 +3,12 @@
 //!
 //! A line is `SIZE, RATE, LIVE`: a size in bytes, how often the size is requested, and the number of live
 //! blocks of the size. `RATE` and `LIVE` may have any unit. A distribution is not a trace. The parser
-//! therefore generates a trace from the distribution, always the same one. The generated trace begins with
-//! allocations in proportion to the column `LIVE`, until the live blocks fill 64 MiB or number one million.
-//! After the first allocations, a million allocations and frees follow. Each size is requested at random
-//! times, at its rate. By Little's law, the number of live blocks of a size stays constant if a block lives
-//! for `LIVE / RATE` on average; lifetimes are exponentially distributed. The sizes, rates and numbers of
-//! blocks are taken from a real program, but the order of the frees is random.
+//! therefore generates a trace from the distribution, always the same one. The generated trace begins with allocations
+//! in proportion to the column `LIVE`, until one million blocks or 64 MiB are live. After the first allocations, a
+//! million allocations and frees follow. Each size is requested at random times, at its rate. If a block lives for
+//! `LIVE / RATE` on average, the number of live blocks of its size stays constant (Little's law); lifetimes are
+//! exponentially distributed. The sizes, rates and numbers of blocks are taken from a real program, but the order of
+//! the frees is random.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,7 +22,7 @@ const HEAP: f64 = (64 << 20) as f64;
 /// The largest number of blocks that are allocated at the start.
 const MAX_INITIAL_BLOCKS: f64 = 1e6;
 
-/// The number of allocations and frees after the blocks of the start.
+/// The number of allocations and frees that follow the initial blocks.
 const OPERATIONS: u64 = 1_000_000;
 
 /// A line of Fleetbench's distribution.
@@ -58,8 +58,8 @@ fn generate_heap_calls<E>(
     rows: &[Row],
     each: impl FnMut(Call) -> Result<(), E>,
 ) -> Result<(), E> {
-    let asked = Choice::new(rows, |row| row.rate);
-    let there = Choice::new(rows, |row| row.live);
+    let asked = WeightedChoice::new(rows, |row| row.rate);
+    let there = WeightedChoice::new(rows, |row| row.live);
     let bytes: f64 = rows.iter().map(|row| row.bytes as f64 * row.live).sum();
     // The distribution has no requests, or its blocks take no memory.
     if !(asked.sum > 0.0 && bytes > 0.0) {
@@ -73,7 +73,7 @@ fn generate_heap_calls<E>(
     }
     let mut next = program.random.exponential(1.0 / asked.sum);
     for _ in 0..operations {
-        if !program.free_before(next)? {
+        if !program.free_earliest_block(next)? {
             let row = asked.pick(&mut program.random);
             program.alloc(&rows[row], next)?;
             next += program.random.exponential(1.0 / asked.sum);
@@ -87,7 +87,7 @@ struct Program<F> {
     /// The number of live blocks that one unit of the column `LIVE` represents.
     scale: f64,
     block: u64,
-    /// The free time of each live block. Times are positive, so their bits have the same order as the times.
+    /// The free time of each live block. Times are positive, so their bit patterns have the same order as the times.
     frees: BinaryHeap<Reverse<(u64, u64, bool)>>,
     random: Random,
 }
@@ -106,7 +106,7 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
     }
 
     /// Frees the block with the earliest free time, if this time is before `then`.
-    fn free_before(&mut self, then: f64) -> Result<bool, E> {
+    fn free_earliest_block(&mut self, then: f64) -> Result<bool, E> {
         let Some(&Reverse((at, block, too_large))) = self.frees.peek() else { return Ok(false) };
         if f64::from_bits(at) > then {
             return Ok(false);
@@ -118,13 +118,13 @@ impl<E, F: FnMut(Call) -> Result<(), E>> Program<F> {
 }
 
 /// Chooses a row at random, with a probability in proportion to the row's weight.
-struct Choice {
+struct WeightedChoice {
     /// For each row, the sum of the weights up to this row.
     sums: Vec<f64>,
     sum: f64,
 }
 
-impl Choice {
+impl WeightedChoice {
     fn new(rows: &[Row], weight: impl Fn(&Row) -> f64) -> Self {
         let mut sum = 0.0;
         let add = |row| {

@@ -1,5 +1,4 @@
-//! Recognises texts that are not traces, and traces that lack what a replay needs, and gives the user advice
-//! for each kind.
+//! Recognises texts that are not traces, and traces that lack data for a replay, and gives advice for each kind.
 
 use super::event::{is_kmem_event, is_name};
 use super::fields;
@@ -11,7 +10,7 @@ pub struct Foreign {
     pub is: &'static str,
     /// How texts of this kind are made.
     pub made: &'static str,
-    /// What to do with the text, with `FILE` for the name of the file.
+    /// The advice for the text, with `FILE` for the name of the file.
     pub instead: &'static str,
 }
 
@@ -87,7 +86,7 @@ fn operations(lines: &[&str]) -> Option<Foreign> {
     None
 }
 
-/// Recognises output of other tools that contains no events, or lacks what a replay needs.
+/// Recognises output of other tools that contains no events, or lacks data for a replay.
 fn recognise_other_tool(lines: &[&str]) -> Option<Foreign> {
     const RECORD: &str =
         "record events: `uslab record --out FOLDER`, or `perf record -a -e 'kmem:*'` and `perf script`";

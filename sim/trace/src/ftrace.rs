@@ -1,9 +1,9 @@
 //! Parses the text that the kernel itself prints. A line has the form `comm-pid  (tgid) [cpu] flags time: event:
 //! fields`.
 //!
-//! The column `(tgid)` exists with the option `record-tgid`; the flags exist unless `irq-info` is off. A
-//! command's name may contain nearly any character (`kworker/0:1`, `mini-0`, blanks, brackets). If the kernel
-//! no longer knows the name of the task, it prints `<...>`.
+//! The column `(tgid)` exists only with the option `record-tgid`; the flags column exists unless `irq-info` is off. A
+//! command's name may contain nearly any character (`kworker/0:1`, `mini-0`, blanks, brackets). If the kernel no longer
+//! knows the name of the task, it prints `<...>`.
 //!
 //! With the option `latency-format`, and in `trace-cmd report -l`, a line has the form `comm-pid  cpuflags time: event:
 //! fields`. With `latency-format`, a time is in microseconds since the trace began (`10us `), and `+`, `!` or `#` marks

@@ -1,6 +1,6 @@
 //! The traced kernel: its release, its boot parameters, and the attributes of its caches in sysfs.
 //!
-//! The folder of a trace may contain these facts in the files `kernel.txt`, `cmdline.txt` and
+//! The folder of a trace may contain facts about the kernel in the files `kernel.txt`, `cmdline.txt` and
 //! `slab-attributes.tsv`.
 
 use std::path::Path;
@@ -90,12 +90,13 @@ impl Attributes {
     pub fn numbers(&self, attribute: &str) -> impl Iterator<Item = u32> {
         self.rows.keys().filter_map(move |cache| self.number(cache, attribute))
     }
-    /// Returns the folder with a cache's files: the cache's folder, or the folder to which its link leads.
+    /// Returns the folder with a cache's files: its own folder, or the folder to which its link leads.
     #[must_use]
     pub fn folder<'c>(&'c self, cache: &'c str) -> &'c str {
         self.text(cache, "link").filter(|link| link.starts_with(':')).unwrap_or(cache)
     }
-    /// Returns the other names that lead to a cache's folder, sorted: the caches that the kernel merged with it.
+    /// Returns the other names that lead to a cache's folder, sorted; they are the caches that the kernel merged with
+    /// it.
     #[must_use]
     pub fn aliases(&self, cache: &str) -> Vec<String> {
         let folder = self.folder(cache);

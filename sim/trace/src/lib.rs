@@ -10,15 +10,14 @@
 //!
 //! A trace is read in two passes, because a cache's name often comes late in the trace. An event
 //! `kmem_cache_alloc` does not name the object's cache; the event `kmem_cache_free`, often much later, does.
-//! The text is parsed only once, while another thread unpacks the text that follows; the first pass hands
-//! records of 32 bytes to the second pass.
+//! The text is parsed only once, while another thread unpacks the following text; the first pass passes records of 32
+//! bytes to the second.
 //!
 //! The events belong to the kernel's group `kmem`, and have the form that ftrace, `perf script` or `trace-cmd
-//! report` prints. Events can also be calls of malloc and free in a program, from wee_alloc's traces,
-//! Fleetbench's distributions, or binary recordings of `libuslab.so`. The parser skips nothing silently: it
-//! counts and shows lines that it does not understand, and reports lost events. Operations that the kernel
-//! did not trace (hidden allocations, hidden frees, and allocations from before the trace) are inferred and
-//! counted separately.
+//! report` prints. Events can also be a program's calls of malloc and free, from wee_alloc's traces, Fleetbench's
+//! distributions, or binary recordings of `libuslab.so`. The parser skips no line silently: it counts and shows lines
+//! that it does not understand, and reports lost events. Operations that the kernel did not trace (hidden allocations,
+//! hidden frees, and allocations from before the trace) are inferred and counted separately.
 //!
 //! ```no_run
 //! use std::path::Path;

@@ -42,11 +42,11 @@ pub enum Format {
     Babeltrace,
     /// Calls of malloc and free in a program, in wee_alloc's text format.
     WeeAlloc,
-    /// A distribution of a program's allocations, in Fleetbench's text format. The parser generates a trace
-    /// from the distribution.
+    /// A distribution of a program's allocations, in Fleetbench's text format. From the distribution, the parser
+    /// generates a trace.
     Fleetbench,
-    /// Calls of malloc and free in a program, as `libuslab.so` records them. The format of these recordings
-    /// is binary.
+    /// Calls of malloc and free in a program, as `libuslab.so` records them. The recordings of `libuslab.so` are
+    /// binary.
     Libuslab,
 }
 
@@ -96,8 +96,8 @@ pub enum RejectReason {
     Impossible(Impossible),
 }
 
-/// The page size that accepts the largest values. The page size of a trace is not known until all its lines
-/// are parsed.
+/// The page size with the largest accepted values. The parser uses this page size because the real page size is known
+/// only after all lines are parsed.
 const LARGEST_PAGE_SIZE: PageSize = PageSize::Kib64;
 
 /// The interned strings of a trace.
@@ -129,7 +129,7 @@ pub struct Parser {
     blocks: Blocks,
     /// The rows of the distribution, if the text is in Fleetbench's format.
     rows: Vec<Row>,
-    /// The allocation flags on the previous line, because successive lines often have equal flags.
+    /// The allocation flags of the previous line; kept because successive lines often have equal flags.
     last_gfp: (Vec<u8>, Option<Symbol>),
     /// The command on the previous line with an allocation.
     last_task: (Vec<u8>, Option<Symbol>),
@@ -288,7 +288,7 @@ impl Parser {
             let group = Some(prefix.body).filter(|_| self.format == Some(Format::PerfScript));
             let joined = group.and_then(perf::cgroup).map(|group| [command, b" in ", group].concat());
             let task = joined.as_deref().unwrap_or(command);
-            event.task = Some(repeated(&mut self.strings.tasks, &mut self.last_task, task));
+            event.task = Some(intern_repeated(&mut self.strings.tasks, &mut self.last_task, task));
         }
         Ok(Line::Event(event))
     }
@@ -376,7 +376,7 @@ impl Parser {
         self.format = Some(Format::Libuslab);
     }
 
-    /// Converts a call that a program made to an event. An unknown CPU or time is 0 in the event.
+    /// Converts a call that a program made to an event. An unknown CPU or time becomes 0 in the event.
     pub(super) fn event_from_call(&mut self, call: Call, cpu: u16, time_ns: u64) -> Event {
         let site = self.strings.sites.intern(b"malloc");
         let kind = match call {
@@ -513,12 +513,12 @@ impl Parser {
     }
 
     fn gfp(&mut self, text: &[u8]) -> Symbol {
-        repeated(&mut self.strings.gfp, &mut self.last_gfp, text)
+        intern_repeated(&mut self.strings.gfp, &mut self.last_gfp, text)
     }
 }
 
-/// Interns a text that usually equals the previous text.
-fn repeated(symbols: &mut Symbols, last: &mut (Vec<u8>, Option<Symbol>), text: &[u8]) -> Symbol {
+/// Interns a text that is usually equal to the previous text.
+fn intern_repeated(symbols: &mut Symbols, last: &mut (Vec<u8>, Option<Symbol>), text: &[u8]) -> Symbol {
     match last.1 {
         Some(symbol) if last.0 == text => symbol,
         _ => {

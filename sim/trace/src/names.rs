@@ -1,14 +1,14 @@
 //! Finds the cache for each allocation in a trace.
 //!
-//! Before 6.18, the event `kmem_cache_alloc` does not name its cache. The module looks for the cache's name
-//! in this order:
+//! Before 6.18, the event `kmem_cache_alloc` does not name its cache. The module searches for the cache's name in this
+//! order:
 //!
 //! 1. For `kmalloc`: the size class, which follows from the bytes and flags. On kernels with `SLAB_BUCKETS`,
 //!    messages and copies from user space have separate size classes, which only the caller's name reveals.
-//! 2. The field `name=` of the event, of the free of its pointer, or of other frees for this call site and
-//!    size ([`shapes`](super::shapes)).
-//! 3. A short list of callers whose objects are only freed by `kfree`, which does not name a cache.
-//! 4. The cache of other objects on the same page.
+//! 2. The field `name=` of the event; of the free of its pointer; or of other frees for this call site and size
+//!    ([`shapes`](super::shapes)).
+//! 3. A short list of callers whose objects are freed only by `kfree`, which names no cache.
+//! 4. The cache of other objects on the object's page.
 //! 5. The object size, if slabinfo has exactly one cache with this size.
 //! 6. A placeholder, `?function:size`.
 
@@ -37,7 +37,7 @@ const BUCKET_CALL_SITES: [(&str, &str); 4] = [
 ];
 
 /// The name of the pseudo-cache for objects that are too large for a slab.
-const LARGE: &str = "kmalloc-large";
+const KMALLOC_LARGE: &str = "kmalloc-large";
 
 /// How the caches of `kmem_cache_alloc` events were found; each field is the number of allocations that one
 /// source named.
@@ -51,7 +51,7 @@ pub struct NameSources {
     pub by_site: u64,
     /// The table of known callers named the cache.
     pub by_known_site: u64,
-    /// Another object on the same page named the cache.
+    /// Another object on the object's page named the cache.
     pub by_neighbour: u64,
     /// Slabinfo has exactly one cache with this object size.
     pub by_size: u64,
@@ -59,12 +59,12 @@ pub struct NameSources {
     pub left: u64,
 }
 
-/// What is known about the cache of a shape before the object's page is examined.
+/// The knowledge about the cache of a shape before the object's page is examined.
 #[derive(Debug, Clone, Copy)]
 enum ShapeCacheState {
     NotAsked,
-    /// The field `tells_neighbours` is `true` if the trace gave the name, which then also applies to other
-    /// objects on the page.
+    /// The field `tells_neighbours` is `true` if the trace gave the name, which then also applies to other objects on
+    /// the page.
     Cache {
         cache: CacheId,
         source: Source,
@@ -72,8 +72,7 @@ enum ShapeCacheState {
     },
     /// The shape does not determine the cache; only the page can.
     AskPage,
-    /// If the page does not reveal the cache, the cache is slabinfo's only cache of this size, or a
-    /// placeholder.
+    /// If the page does not reveal the cache either, the cache is slabinfo's only cache of this size, or a placeholder.
     AskPageElse {
         cache: CacheId,
         by_size: bool,
@@ -99,8 +98,7 @@ pub(super) struct Names {
     /// For each object size, slabinfo's only cache with this size; `None` if several caches have the size.
     by_size: FxHashMap<u32, Option<String>>,
     slabinfo_sizes: FxHashMap<String, u32>,
-    /// The object size of each named cache, from its allocations; needed for caches whose first event is a
-    /// free.
+    /// The object size of each named cache, from its allocations; needed for caches whose first event is a free.
     traced_sizes: FxHashMap<Symbol, u32>,
     page_size: PageSize,
     buckets: bool,
@@ -182,8 +180,8 @@ impl Names {
         NameSources { by_free, by_site: self.named_by_frees - by_free, ..self.sources }
     }
 
-    /// Returns the cache of an allocation. The parameter `page_name` is the cache that is known for the
-    /// object's page; the function updates it.
+    /// Returns the cache of an allocation. The parameter `page_name` is the known cache of the object's page; the
+    /// function updates it.
     pub(super) fn cache_of_alloc(&mut self, shape: u32, page_name: Option<&mut Option<CacheId>>) -> CacheId {
         if let ShapeCacheState::NotAsked = self.known[shape as usize] {
             self.known[shape as usize] = self.ask(shape);
@@ -240,7 +238,7 @@ impl Names {
         let named_by_frees = self.shapes.learned(number);
         if let Some(symbol) = shape.named.or(named_by_frees) {
             let cache = self.cache_of_symbol(symbol);
-            self.sized(cache, shape.bytes_alloc);
+            self.record_size(cache, shape.bytes_alloc);
             let source = if self.shapes.is_name_learned(number) { Source::Taught } else { Source::Event };
             return ShapeCacheState::Cache { cache, source, tells_neighbours: true };
         }
@@ -286,7 +284,7 @@ impl Names {
             return (self.strings.caches.text(symbol).into_owned(), CacheKind::Kmalloc);
         }
         if u64::from(shape.bytes_alloc) > self.page_size.max_kmalloc_class_bytes() {
-            return (LARGE.to_owned(), CacheKind::KmallocLarge);
+            return (KMALLOC_LARGE.to_owned(), CacheKind::KmallocLarge);
         }
         let class = size_class(shape.bytes_alloc);
         let bucket =
@@ -300,7 +298,7 @@ impl Names {
 
     fn cache(&mut self, name: String, kind: CacheKind, size: u32) -> CacheId {
         if let Some(&cache) = self.numbers.get(&name) {
-            self.sized(cache, size);
+            self.record_size(cache, size);
             return cache;
         }
         let cache = CacheId(self.caches.len() as u32);
@@ -313,7 +311,7 @@ impl Names {
         cache
     }
 
-    fn sized(&mut self, cache: CacheId, size: u32) {
+    fn record_size(&mut self, cache: CacheId, size: u32) {
         let known = &mut self.caches[cache.0 as usize].size;
         if *known == 0 {
             *known = size;
@@ -332,8 +330,8 @@ fn base(function: &[u8]) -> &[u8] {
     name.strip_suffix(b"_noprof").unwrap_or(name)
 }
 
-/// Returns the family of kmalloc caches for allocation flags; the kernel checks first for DMA, then for
-/// reclaimable, then for accounted.
+/// Returns the family of kmalloc caches for allocation flags; the kernel checks for DMA first, then for reclaimable,
+/// then for accounted.
 fn family(gfp: &[u8]) -> &'static str {
     let has = |flags: &[&[u8]]| gfp.split(|&b| b == b'|').any(|flag| flags.contains(&flag));
     if has(&[b"GFP_DMA", b"__GFP_DMA"]) {

@@ -1,5 +1,4 @@
-//! The operations that a replayer runs: each operation has its cache, and irregularities of the trace are
-//! resolved.
+//! The operations that a replayer runs: each has its cache, and irregularities of the trace are resolved.
 
 use super::event::{Pfn, Ptr};
 
@@ -30,7 +29,7 @@ pub struct CacheInfo {
     /// The cache's kind.
     pub kind: CacheKind,
     /// The number of bytes that an object occupies (`bytes_alloc`, or `objsize` in slabinfo); 0 if unknown.
-    /// For [`CacheKind::KmallocLarge`], each operation has its own size.
+    /// For [`CacheKind::KmallocLarge`], the size is stored in each operation instead.
     pub size: u32,
 }
 
@@ -43,8 +42,8 @@ pub struct Op {
     pub time_ns: u64,
     /// The CPU on which the operation happens. A hidden free has the CPU of the event that revealed it.
     pub cpu: u16,
-    /// The command that allocates, if the trace names commands. In an interrupt, the field has the
-    /// interrupted command.
+    /// The command that allocates, if the trace names commands. In an interrupt, the field contains the interrupted
+    /// command.
     pub task: Option<TaskId>,
     /// The kind of the operation, together with its data.
     pub kind: OpKind,
@@ -76,7 +75,7 @@ pub enum OpKind {
         cache: CacheId,
         /// The object's address in the trace.
         ptr: Ptr,
-        /// What the trace shows about the allocation of the freed object.
+        /// The information in the trace about the allocation of the freed object.
         origin: FreeOrigin,
     },
     /// Frees a live object whose free the kernel did not trace.
@@ -107,7 +106,7 @@ pub enum OpKind {
         pfn: Pfn,
         /// The order that the event of the free contains.
         order: u8,
-        /// What the trace shows about the allocation of the freed pages.
+        /// The information in the trace about the allocation of the freed pages.
         origin: PageFreeOrigin,
         /// What the pages were used for.
         usage: PageUse,
@@ -132,7 +131,7 @@ pub struct SiteId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkId(pub(super) super::symbols::Symbol);
 
-/// What the trace shows about the allocation of a freed object.
+/// The information in the trace about the allocation of a freed object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FreeOrigin {
     /// The object's allocation is in the trace.
@@ -140,8 +139,8 @@ pub enum FreeOrigin {
         /// The CPU that allocated the object.
         alloc_cpu: u16,
     },
-    /// The object's allocation has no event, or its event comes after the free. The pointer had already been
-    /// freed, or is on a page that was allocated in the trace.
+    /// The object's allocation has no event, or has an event that comes after the free. The pointer had already been
+    /// freed, or is on a page that was allocated during the trace.
     HiddenAlloc,
     /// The object was allocated before the trace began.
     PreTrace,
@@ -179,7 +178,7 @@ impl PageUse {
     }
 }
 
-/// What the trace shows about the allocation of freed pages.
+/// The information in the trace about the allocation of freed pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PageFreeOrigin {
     /// The pages' allocation is in the trace.
@@ -189,10 +188,10 @@ pub enum PageFreeOrigin {
         /// The order of the allocation.
         order: u8,
     },
-    /// The trace has no allocation of these pages: they were freed at boot, are a part of a split block, or
-    /// were allocated in bulk.
+    /// The trace has no allocation of these pages: they were freed at boot, are part of a split block, or were
+    /// allocated in bulk.
     Unseen,
-    /// The free has no event: the trace allocates a block at `pfn` while a live block already begins there.
+    /// The free has no event: the trace allocates a block at `pfn` although a live block already begins there.
     Hidden {
         /// The CPU that allocated the pages.
         alloc_cpu: u16,

@@ -32,9 +32,8 @@ pub enum PageMoveKind {
     },
     /// The pages returned from a per-CPU list (`mm_page_pcpu_drain`).
     Drained,
-    /// A block of another migrate type than the requested type serves a request (`mm_page_alloc_extfrag`).
-    /// Some kernels report a fallback before the pages are [taken](Self::Taken); other kernels report only
-    /// the fallback.
+    /// A request is served from a block of another migrate type than the requested one (`mm_page_alloc_extfrag`). Some
+    /// kernels report a fallback before the pages are [taken](Self::Taken); other kernels report only the fallback.
     Fallback,
 }
 

@@ -25,7 +25,7 @@ pub enum PageSizeSource {
     Given,
     /// The size was computed from the objects per slab in the kernel's slabinfo.
     Slabinfo,
-    /// The size is the only size with which object addresses agree with page numbers.
+    /// Only with this size do object addresses agree with page numbers.
     Addresses,
     /// The size was assumed, because the trace and its tables do not reveal it.
     Assumed,
@@ -77,7 +77,7 @@ impl PageSize {
     /// Infers a kernel's page size from its slabinfo, because a slab holds as many objects as fit on its
     /// pages. Returns `None` if slabinfo has no cache, or if no page size explains all caches.
     #[must_use]
-    pub fn of_slabs(slabinfo: &SlabInfo) -> Option<Self> {
+    pub fn from_slabinfo(slabinfo: &SlabInfo) -> Option<Self> {
         // Rows of caches that share another cache's slabs reveal nothing.
         let rows = slabinfo.rows.iter().filter(|row| row.objects_per_slab > 0 && row.object_size > 0);
         let rows: Vec<_> = rows.collect();
@@ -148,12 +148,12 @@ mod tests {
         for (page, size) in [(4096, PageSize::Kib4), (16_384, PageSize::Kib16), (65_536, PageSize::Kib64)] {
             let rows = [(192, 1), (704, 2), (8, 1), (1_088, 4)]
                 .map(|(size, pages)| (size, pages * page / size, pages));
-            assert_eq!(PageSize::of_slabs(&table(&rows)), Some(size));
+            assert_eq!(PageSize::from_slabinfo(&table(&rows)), Some(size));
             let mut wrong = rows;
             wrong[2].1 -= 1;
-            assert_eq!(PageSize::of_slabs(&table(&wrong)), None, "one cache follows another rule");
+            assert_eq!(PageSize::from_slabinfo(&table(&wrong)), None, "one cache follows another rule");
         }
-        assert_eq!(PageSize::of_slabs(&table(&[])), None);
-        assert_eq!(PageSize::of_slabs(&table(&[(0, 0, 1)])), None, "the size must not be zero");
+        assert_eq!(PageSize::from_slabinfo(&table(&[])), None);
+        assert_eq!(PageSize::from_slabinfo(&table(&[(0, 0, 1)])), None, "the size must not be zero");
     }
 }

@@ -15,7 +15,7 @@ const CHUNK: usize = 1 << CHUNK_BITS;
 pub(super) struct PageTable<T> {
     places: FxHashMap<u64, u32>,
     chunks: Vec<Box<[T]>>,
-    /// The number and the index of the chunk that was accessed last.
+    /// The number of the chunk that was accessed last, and its index.
     last: (u64, u32),
 }
 

@@ -9,7 +9,7 @@ use super::fields::{self, find_byte, word};
 use super::prefix::{Prefix, parse_cpu_prefix};
 
 pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
-    let (prefix, rest) = parse_cpu_prefix(line, comm)?;
+    let (prefix, rest) = parse_cpu_prefix(line, parse_comm_and_pid)?;
     let (mut name, mut body) = word(rest);
     // With `-F +period`, a number precedes the event.
     if fields::decimal(name).is_some() {
@@ -24,7 +24,7 @@ pub(super) fn cut(line: &[u8]) -> Option<Prefix<'_>> {
 }
 
 /// Parses `comm pid` or `comm pid/tid`; with the option `-F`, either part may be missing.
-fn comm(task: &[u8]) -> Option<&[u8]> {
+fn parse_comm_and_pid(task: &[u8]) -> Option<&[u8]> {
     let task = task.trim_ascii();
     let start = memchr::memrchr(b' ', task).map_or(0, |blank| blank + 1);
     let ids = &task[start..];

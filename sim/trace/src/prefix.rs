@@ -15,9 +15,9 @@ pub(super) struct Prefix<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// Parses the part of a line between the task and the event: `[cpu] flags time: `. This part begins at the
-/// first bracket that fits the syntax, because the name of a command may contain brackets, too. The callback
-/// `comm` parses the task, which precedes this part.
+/// Parses the part of a line between the task and the event: `[cpu] flags time: `. This part of the line begins at the
+/// first bracket that fits the syntax, because a command's name may also contain brackets. The callback `comm` parses
+/// the task, which is before this part.
 pub(super) fn parse_cpu_prefix<'a>(
     line: &'a [u8],
     comm: impl Fn(&'a [u8]) -> Option<&'a [u8]>,

@@ -1,14 +1,13 @@
 //! Converts the calls of malloc and free in a program to operations of kmalloc.
 //!
-//! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a different
-//! address for each allocation. A block that is larger than kmalloc's largest object is omitted and counted,
-//! because malloc would map such a block separately.
+//! An allocation of 0 bytes gets an object of the smallest size class, because malloc must return a unique address. A
+//! block larger than kmalloc's largest object is omitted and counted, because malloc would map it separately.
 
 use uslab::SizeClass;
 
 use super::page_size::PageSize;
 
-/// The page size with which blocks that are too large for a slab are rounded up.
+/// The page size to which blocks too large for a slab are rounded up.
 const PAGE: PageSize = PageSize::Kib4;
 
 /// A program's call of malloc or free.

@@ -1,5 +1,5 @@
-//! The file format of a recording; both the reader (`uslab-trace`) and the writer (`libuslab.so`) compile
-//! this source file.
+//! The file format of a recording; the reader (`uslab-trace`) and the writer (`libuslab.so`) both compile this source
+//! file.
 //!
 //! The file has a header of eight words, followed by records of three words; each record is one call of
 //! malloc or free. All words are little-endian.
@@ -24,14 +24,14 @@
 pub(crate) const MAGIC: [u8; 8] = *b"uslabrec";
 const VERSION: u64 = 1;
 
-/// The number of words in the header; the next constants are the indices of words that change.
+/// The number of words in the header; the next constants are the indices of header words that change.
 pub(crate) const HEADER: usize = 8;
 pub(crate) const CALLS: usize = 6;
 pub(crate) const CAPACITY_WORD_INDEX: usize = 7;
 pub(crate) const RECORD: usize = 3;
 pub(crate) const WORD: usize = size_of::<u64>();
 
-const LOW: u64 = (1 << 48) - 1;
+const LOW_48_BITS: u64 = (1 << 48) - 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -89,12 +89,16 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Encodes the record. The last word of an encoded record is never 0. Addresses and sizes have at most 48
-    /// bits; the alignment is a power of two.
+    /// Encodes the record. The last word of an encoded record is never 0. Addresses and sizes have at most 48 bits; the
+    /// alignment is a power of two.
     pub(crate) fn words(self) -> [u64; RECORD] {
         let Self { kind, address, cpu, time_ns, size, align } = self;
         let shift = u64::from(align.trailing_zeros());
-        [address & LOW | u64::from(cpu) << 48, time_ns, size.min(LOW) | shift << 48 | (kind as u64) << 56]
+        [
+            address & LOW_48_BITS | u64::from(cpu) << 48,
+            time_ns,
+            size.min(LOW_48_BITS) | shift << 48 | (kind as u64) << 56,
+        ]
     }
 
     /// Decodes a record.
@@ -109,7 +113,14 @@ impl Record {
             _ => return Err(last),
         };
         let align = 1_u64.checked_shl((last >> 48 & 0xff) as u32).ok_or(last)?;
-        Ok(Self { kind, address: first & LOW, cpu: (first >> 48) as u16, time_ns, size: last & LOW, align })
+        Ok(Self {
+            kind,
+            address: first & LOW_48_BITS,
+            cpu: (first >> 48) as u16,
+            time_ns,
+            size: last & LOW_48_BITS,
+            align,
+        })
     }
 }
 
@@ -122,7 +133,7 @@ mod tests {
         #[test]
         fn written_record_is_read_back(
             kind in prop::sample::select(vec![Kind::Alloc, Kind::Free, Kind::Resize]),
-            (address, size) in (0..=LOW, 0..=LOW),
+            (address, size) in (0..=LOW_48_BITS, 0..=LOW_48_BITS),
             (cpu, time_ns, shift) in (any::<u16>(), any::<u64>(), 0..64_u32),
         ) {
             let record = Record { kind, address, cpu, time_ns, size, align: 1 << shift };

@@ -19,8 +19,8 @@ pub struct Recorded {
     pub program: String,
     /// The program's process id.
     pub process: u32,
-    /// The id of the parent process, if a recorded parent forked this process. A forked process may free
-    /// memory that its parent allocated.
+    /// The id of the parent process, if a recorded parent forked this process. A forked process may free memory that
+    /// its parent allocated before the fork.
     pub parent: Option<u32>,
     /// The number of calls that were lost because the recording reached its limit or filled the device.
     pub lost: u64,

@@ -1,11 +1,10 @@
 //! The first pass over a trace, from text to records.
 //!
-//! The first pass parses every line once. It also finds facts that need the whole trace: the cache of each
-//! call site (which a later `kmem_cache_free` names), and where the kernel [maps its
-//! memory](super::direct_map). Events that an allocator must replay are stored in the [spool](super::spool).
-//! Events about the free lists of the page allocator are stored in a second spool. All other events are
-//! counted, but not stored. At its end, the pass marks the records of page blocks that turned out to be
-//! slabs.
+//! The first pass parses every line once. The first pass also finds facts that need the whole trace: the cache of each
+//! call site (which a later `kmem_cache_free` names), and where the kernel [maps its memory](super::direct_map). Events
+//! that an allocator must replay are stored in the [spool](super::spool). Events about the free lists of the page
+//! allocator are stored in a second spool. All other events are counted, but not stored. At its end, the first pass
+//! marks the records of page blocks that turned out to be slabs.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -40,22 +39,22 @@ const MAX_SPOOL_MEMORY_BYTES: usize = 64 << 20;
 /// The number of text chunks that are unpacked in advance.
 const PREFETCHED_CHUNKS: usize = 4;
 
-/// The number of a program's records between two progress reports, which is one mebibyte.
+/// The number of a program's records between two progress reports; these records are one mebibyte.
 const RECORDS_PER_PROGRESS: u64 = 43_690;
 
 /// The migrate type of user memory.
 const MOVABLE: u8 = 1;
 
-/// How many of the lines that the parser did not understand are kept.
+/// The number of lines kept among the lines that the parser did not understand.
 const MAX_KEPT_REJECTED_LINES: usize = 5;
 
-/// How many bytes are kept of a line that the parser did not understand.
+/// The number of bytes that are kept of a line that the parser did not understand.
 const MAX_REJECTED_LINE_BYTES: usize = 160;
 
-/// A trace after the first pass, which has read it, and before the second pass, which interprets it.
+/// A trace after the first pass, which reads it, and before the second pass, which interprets it.
 ///
-/// The memory of a recording is bounded by the number of live objects, call sites and touched pages. The
-/// events of a long trace are stored in a temporary file.
+/// The memory of a recording is limited by the number of live objects, call sites and touched pages. The events of a
+/// long trace are stored in a temporary file.
 #[derive(Debug)]
 pub struct Recording {
     pub(super) path: PathBuf,
@@ -88,7 +87,7 @@ pub struct Counts {
     pub lost: u64,
     /// The number of notices about lost events.
     pub lost_notices: u64,
-    /// The numbers in ftrace's header: events in the buffer, events written, CPUs.
+    /// The three numbers in ftrace's header: events in the buffer, events written, CPUs.
     pub header: Option<(u64, u64, u64)>,
     /// The number of the machine's CPUs, from trace-cmd's header.
     pub machine_cpus: Option<u64>,
@@ -104,7 +103,7 @@ pub struct Counts {
     /// The number of events with the same time as the previous event.
     pub same_times: u64,
     /// The number of events with an earlier time than the previous event; the two events were on different
-    /// CPUs. If an event's time decreases between CPUs, all events are sorted by time.
+    /// CPUs. If an event's time decreases between two CPUs, all events are sorted by time.
     pub times_going_back: u64,
     /// The number of kmem events among the lines that the parser did not understand.
     pub kmem_not_understood: u64,
@@ -143,11 +142,11 @@ pub struct Counts {
     pub percpu_refills: u64,
     /// The number of `mm_page_alloc_zone_locked` events that move pages to a caller.
     pub zone_direct: u64,
-    /// The number of allocations from caches that only the free of the object named.
+    /// The number of allocations from caches whose name came only from the free of the object.
     pub named_by_free: u64,
     /// `true` if the text does not end with a line feed.
     pub unterminated: bool,
-    /// The last line, shortened, and its number, if the line is truncated and therefore omitted.
+    /// If the last line is truncated and therefore omitted: its text, shortened, and its number.
     pub cut_line: Option<(u64, String)>,
     /// The header that `libuslab.so` wrote into its recording.
     pub recorded: Option<Recorded>,
@@ -161,18 +160,18 @@ impl Recording {
     /// # Errors
     ///
     /// Fails if reading fails, the thread cannot start, the temporary file fails, or the text contains no
-    /// event. Also fails on an impossible value: an order above 10, an object of no bytes or more than 4 MiB,
-    /// a CPU above 8191. With larger pages, higher orders and larger objects are accepted. A last line that
-    /// is incomplete is omitted, and noted in the [`Counts`].
+    /// event. Also fails on an impossible value, such as an order above 10, an object of no bytes or more than 4 MiB,
+    /// or a CPU above 8191. If the pages are larger than 4 KiB, higher orders and larger objects are accepted. A last
+    /// line that is incomplete is omitted, and noted in the [`Counts`].
     pub fn read(source: Source, progress: impl FnMut(Progress)) -> Result<Self, TraceError> {
         Self::read_with_page_size(source, None, progress)
     }
 
-    /// Reads a trace like [`read`](Self::read), with a known page size and the source from which it is known.
+    /// Reads a trace as [`read`](Self::read) does, with a known page size and the source of this knowledge.
     ///
     /// # Errors
     ///
-    /// Fails for the same reasons as [`read`](Self::read).
+    /// Fails in the same cases as [`read`](Self::read).
     pub fn read_with_page_size(
         source: Source,
         page_size: Option<(PageSize, PageSizeSource)>,
@@ -181,8 +180,8 @@ impl Recording {
         Self::read_with_spool_limit(MAX_SPOOL_MEMORY_BYTES, source, page_size, progress)
     }
 
-    /// Reads a trace like [`read_with_page_size`](Self::read_with_page_size), but keeps at most `spool_limit` bytes of
-    /// records in memory.
+    /// Reads a trace as [`read_with_page_size`](Self::read_with_page_size) does, but keeps at most `spool_limit` bytes
+    /// of records in memory.
     pub(super) fn read_with_spool_limit(
         spool_limit: usize,
         mut source: Source,
@@ -237,13 +236,12 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// Fails for the same reasons as [`Source::open`] and [`read`](Self::read).
+    /// Fails in the same cases as [`Source::open`] and [`read`](Self::read).
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::read(Source::open(path)?, |_| {})
     }
 
-    /// If a trace has lost the mark `before` of the kernel's tables with its oldest events, inserts this mark
-    /// at the beginning.
+    /// If a trace has lost its mark `before` together with its oldest events, inserts the mark at the beginning.
     pub fn restore_lost_mark(&mut self, tables: &Tables) {
         const MARK: &[u8] = b"SNAP before begin";
         let overwritten = self.counts.header.is_some_and(|(in_buffer, written, _)| in_buffer < written);
@@ -265,7 +263,7 @@ impl Recording {
         &self.counts
     }
 
-    /// Returns the number of records for the second pass, which takes time in proportion to it.
+    /// Returns the number of records for the second pass; the pass takes time in proportion to this number.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.spool.len()
@@ -317,8 +315,7 @@ impl Recording {
         self.strings.sites.len()
     }
 
-    /// Returns the number of call sites that allocate from several caches; a call site with two sizes counts
-    /// as two call sites.
+    /// Returns the number of call sites that allocate from several caches; a call site with two sizes counts twice.
     #[must_use]
     pub fn ambiguous_sites(&self) -> u64 {
         self.shapes.ambiguous_origin_count()
@@ -337,7 +334,7 @@ fn names_with_counts(symbols: &super::symbols::Symbols, counts: &[u64]) -> Vec<(
 }
 
 /// Adds one to a counter in a list, and extends the list with zeros if it is too short.
-pub(super) fn bump(counts: &mut Vec<u64>, at: usize) {
+pub(super) fn increment_at(counts: &mut Vec<u64>, at: usize) {
     if at >= counts.len() {
         counts.resize(at + 1, 0);
     }
@@ -356,10 +353,10 @@ struct TraceReadPass {
     last_times: Vec<u64>,
     /// `true` to accept a trace in which the parser does not understand many lines of kmem events.
     partial: bool,
-    /// The live objects of caches, each with its allocation's record and shape.
+    /// The live objects of caches, each with the record and shape of its allocation.
     objects: FxHashMap<u64, (u64, u32)>,
     vote: DirectMapVote,
-    /// For each page size, the first value that is impossible with it, and the line of this value.
+    /// For each page size, the first value that is impossible with it, and the line of the value.
     impossible: [Option<(u64, Impossible)>; PageSize::ALL.len()],
 }
 
@@ -452,8 +449,8 @@ impl TraceReadPass {
         Ok(())
     }
 
-    /// The time may decrease from one CPU to another, because a text may contain the events of one CPU after
-    /// another. On one CPU, time must not decrease, except after events at time 0, before the clock starts.
+    /// The time can decrease between CPUs, because a text may contain all events of one CPU before the events of the
+    /// next. On each single CPU, the time must not decrease, except after events at time 0, before the clock starts.
     fn check_time(&mut self, event: &Event, line: u64) -> Result<(), TraceError> {
         if !self.parser.format().is_some_and(Format::is_kernel_format) || event.time_ns == 0 {
             return Ok(());
@@ -471,7 +468,7 @@ impl TraceReadPass {
         Ok(())
     }
 
-    /// Sorts all records by time, and then again matches frees that name a cache with their allocations.
+    /// Sorts all records by time, and then matches frees that name a cache with their allocations again.
     fn sort(&mut self) -> std::io::Result<()> {
         // Before the clock starts, an event belongs after the previous event on its CPU.
         let mut last = vec![0; usize::from(MAX_CPU_NUMBER) + 1];
@@ -640,10 +637,10 @@ impl TraceReadPass {
     fn count(&mut self, event: &Event) {
         let counts = &mut self.counts;
         counts.events += 1;
-        bump(&mut counts.by_cpu, usize::from(event.cpu));
-        bump(&mut counts.by_name, event.name.0 as usize);
+        increment_at(&mut counts.by_cpu, usize::from(event.cpu));
+        increment_at(&mut counts.by_name, event.name.0 as usize);
         if let Some(context) = event.context {
-            bump(&mut counts.by_context, usize::from(context));
+            increment_at(&mut counts.by_context, usize::from(context));
         }
         counts.comm_unknown += u64::from(event.comm_unknown);
         counts.zero_times += u64::from(event.time_ns == 0);
@@ -659,7 +656,7 @@ impl TraceReadPass {
                     counts.cache_alloc_named.1 += 1;
                 }
                 if ptr.0 != 0 {
-                    bump(&mut counts.by_gfp, gfp.0 as usize);
+                    increment_at(&mut counts.by_gfp, gfp.0 as usize);
                     counts.zero_sizes += u64::from(bytes_req == 0);
                     counts.bytes_req += u64::from(bytes_req);
                     counts.bytes_alloc += u64::from(bytes_alloc);

@@ -2,7 +2,7 @@
 //!
 //! A trace of a real kernel is not a clean list of allocations and frees. Objects exist before the trace
 //! begins, bulk functions allocate and free without events, and events of two CPUs can be in the wrong order.
-//! The pass finds out which case applies from the state of each pointer and each page.
+//! The state of each pointer and each page shows which of these cases applies.
 //!
 //! | event | pointer is live | pointer is not live |
 //! |---|---|---|
@@ -11,12 +11,11 @@
 //! | page freed | *hidden free* of each live object on it | |
 //!
 //! Two events in the wrong order look like one hidden allocation and one hidden free, whose effects cancel
-//! out. If both events belong to one pointer, they are also counted as a swapped pair: the free comes after
-//! the next allocation (`alloc, alloc, free, free`), or before its own allocation (`free, alloc, ...,
-//! alloc`).
+//! out. If both events concern one pointer, they also count as a swapped pair: the free comes after the next allocation
+//! (`alloc, alloc, free, free`), or before its own allocation (`free, alloc, ..., alloc`).
 //!
-//! The pass keeps state for pages, and for pointers on allocated pages. The memory of the pass therefore
-//! depends on the memory of the traced machine, not on the length of the trace.
+//! The pass keeps state for pages, and for pointers on allocated pages. The memory of the second pass therefore depends
+//! on the memory of the traced machine, not on the length of the trace.
 
 use std::collections::hash_map::Entry;
 
@@ -32,7 +31,7 @@ use super::op::{
 };
 use super::page_size::{PageSize, PageSizeSource};
 use super::page_table::{PageTable, frames};
-use super::recording::{Counts, Recording, bump};
+use super::recording::{Counts, Recording, increment_at};
 use super::shapes::Shape;
 use super::spool::{Reader, Record, Tag};
 use super::symbols::Symbol;
@@ -59,8 +58,7 @@ pub struct Resolver {
     pub(super) tally: Tally,
     /// For each set of flags, `true` if an allocation with these flags may block.
     may_block: Vec<Option<bool>>,
-    /// The operations that the current record gave; the operations from index `next` on have not been
-    /// returned yet.
+    /// The operations of the current record; the operations from index `next` on have not been returned yet.
     pending: Vec<Op>,
     next: usize,
 }
@@ -79,7 +77,7 @@ pub(super) struct RecordingMetadata {
 #[derive(Debug, Clone, Copy)]
 struct Object {
     cache: CacheId,
-    /// The shape of the pointer's last allocation, or [`NO_SHAPE`].
+    /// The shape of the pointer's last allocation, or [`UNKNOWN_SHAPE`].
     shape: u32,
     /// The CPU of the pointer's last allocation.
     cpu: u16,
@@ -88,14 +86,14 @@ struct Object {
     has_history: bool,
 }
 
-const NO_SHAPE: u32 = u32::MAX;
+const UNKNOWN_SHAPE: u32 = u32::MAX;
 
 /// Hidden events of a pointer, which a later event may turn into a swapped pair.
 #[derive(Debug, Clone, Copy, Default)]
 struct History {
-    /// The time of a hidden allocation, until a matched free of the pointer follows.
+    /// The time of a hidden allocation, which is kept until a matched free of the pointer follows.
     hidden_alloc: Option<u64>,
-    /// The time of an allocation at the address of a live object, until the next allocation there follows.
+    /// The time of an allocation at a live object's address, which is kept until the next allocation there.
     over_live: Option<u64>,
 }
 
@@ -104,17 +102,17 @@ struct History {
 struct Page {
     /// The cache of the objects on the page, if known.
     name: Option<CacheId>,
-    /// The cache of the slab, if the page is the first page of a live block.
+    /// The cache of the slab, if a live block begins at this page.
     slab_of: Option<CacheId>,
-    /// The index of the page in the block with which it was allocated. `NO_BLOCK` if the trace has no allocation of the
-    /// page, or the page was freed.
+    /// The index of the page in the block with which it was allocated. The value is `NO_BLOCK` if the trace has no
+    /// allocation of the page, or the page was freed.
     from_head: u16,
     /// The index of the page in the block that owns it. If the pages of a block are freed one by one, the
     /// block owns them until its first page is freed.
     from_owner: u16,
-    /// The CPU that allocated the block, if the page is the first page of a live block.
+    /// The CPU that allocated the block, if a live block begins at this page.
     cpu: u16,
-    /// The order of the block; `NO_ORDER` if the page is not the first page of a live block.
+    /// The order of the block; `NO_ORDER` if no live block begins at this page.
     order: u8,
     usage: PageUse,
     /// `true` if the page was allocated in the trace, or has known objects.
@@ -177,7 +175,7 @@ pub(super) struct Tally {
     pub(super) pages_net: i64,
     pub(super) marks: Vec<MarkState>,
     marks_seen: u64,
-    /// `true` if the first mark was lost with the oldest events, and was inserted by the parser.
+    /// `true` if the first mark was lost with the oldest events and the parser inserted it.
     pub(super) mark_was_lost: bool,
 }
 
@@ -192,7 +190,7 @@ pub struct CacheTally {
     pub live: u64,
     /// The largest number of live objects at any time.
     pub peak_live: u64,
-    /// The number of matched frees on another CPU than the allocating CPU.
+    /// The number of matched frees on another CPU than the one that allocated.
     pub remote_frees: u64,
     /// The number of frees whose allocation is in the trace.
     pub matched_frees: u64,
@@ -206,7 +204,7 @@ pub struct CacheTally {
     pub slabs: i64,
     /// The number of slabs allocated in the trace.
     pub slabs_new: u64,
-    /// The number of slabs that were allocated in the trace and freed later.
+    /// The number of slabs that were both allocated and freed in the trace.
     pub slabs_gone: u64,
     /// The largest number of known slabs at any time.
     pub slabs_peak: i64,
@@ -225,8 +223,8 @@ pub(super) struct MarkState {
 }
 
 impl Recording {
-    /// Starts the second pass, which interprets the records. The parameter `slabinfo` is the traced kernel's
-    /// table, if available; it names caches by their object size.
+    /// Starts the second pass, which interprets the records. The parameter `slabinfo` is the traced kernel's table, if
+    /// available; it identifies caches by object size.
     ///
     /// # Errors
     ///
@@ -333,8 +331,8 @@ impl Resolver {
         self.tally.caches.get(id.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the counters of all caches, indexed by cache number, at the last mark with the given text;
-    /// caches that appeared later are missing.
+    /// Returns the counters of all caches at the last mark with the given text, indexed by cache number; caches that
+    /// appeared later are missing.
     #[must_use]
     pub fn tallies_at_mark(&self, mark: &str) -> &[CacheTally] {
         self.tally.marks.iter().rfind(|at| at.text == mark).map_or(&[], |at| &at.caches)
@@ -434,7 +432,7 @@ impl Resolver {
                 }
             }
         }
-        for tally in self.tallies(cache) {
+        for tally in self.tallies_of_cache(cache) {
             tally.allocs += 1;
             tally.live += 1;
             tally.peak_live = tally.peak_live.max(tally.live);
@@ -471,7 +469,7 @@ impl Resolver {
     }
 
     fn record_hidden_free(&mut self, record: &Record, ptr: Ptr, object: &Object, sign: HiddenFreeEvidence) {
-        for tally in self.tallies(object.cache) {
+        for tally in self.tallies_of_cache(object.cache) {
             tally.hidden_frees += 1;
             tally.live -= 1;
         }
@@ -488,7 +486,7 @@ impl Resolver {
         }
     }
 
-    /// Makes a block of pages a slab; it belongs to the cache of the first object on it.
+    /// Makes a block of pages a slab, whose cache is the cache of the first object on it.
     fn mark_block_as_slab(&mut self, pfn: Pfn, cache: CacheId) {
         if self.names.caches()[cache.0 as usize].kind == CacheKind::KmallocLarge {
             return;
@@ -536,7 +534,7 @@ impl Resolver {
         named: Option<CacheId>,
     ) {
         let Object { cache, cpu: alloc_cpu, .. } = object;
-        for tally in self.tallies(cache) {
+        for tally in self.tallies_of_cache(cache) {
             tally.frees += 1;
             tally.matched_frees += 1;
             tally.live -= 1;
@@ -546,7 +544,7 @@ impl Resolver {
         if usize::from(alloc_cpu) >= pairs.len() {
             pairs.resize_with(usize::from(alloc_cpu) + 1, Vec::new);
         }
-        bump(&mut pairs[usize::from(alloc_cpu)], usize::from(record.cpu));
+        increment_at(&mut pairs[usize::from(alloc_cpu)], usize::from(record.cpu));
         if via == EventSource::Kmalloc && self.names.shape(object.shape).via == EventSource::Cache {
             *self.tally.kfree_of_cache_object.entry(cache).or_default() += 1;
         }
@@ -583,7 +581,7 @@ impl Resolver {
                 self.pages.get(head)?.slab_of
             })
             .unwrap_or_else(|| self.names.unknown_kfree_cache());
-        for tally in self.tallies(cache) {
+        for tally in self.tallies_of_cache(cache) {
             tally.frees += 1;
             tally.hidden_allocs += u64::from(hidden);
             tally.pre_trace_frees += u64::from(!hidden);
@@ -595,7 +593,8 @@ impl Resolver {
             }
             history.hidden_alloc = Some(record.time_ns);
         }
-        let object = Object { cache, shape: NO_SHAPE, cpu: record.cpu, live: false, has_history: hidden };
+        let object =
+            Object { cache, shape: UNKNOWN_SHAPE, cpu: record.cpu, live: false, has_history: hidden };
         if self.objects.insert(ptr.0, object).is_none() {
             self.add_object_to_page(ptr);
         }
@@ -606,8 +605,8 @@ impl Resolver {
     fn page_alloc(&mut self, record: &Record) {
         let (pfn, order) = (Pfn(record.at), record.order);
         let usage = PageUse::from_u8(record.usage);
-        bump(&mut self.tally.page_allocs, usize::from(order));
-        bump(&mut self.tally.by_migratetype, usize::from(record.migratetype));
+        increment_at(&mut self.tally.page_allocs, usize::from(order));
+        increment_at(&mut self.tally.by_migratetype, usize::from(record.migratetype));
         let over_live = frames(pfn, order)
             .any(|frame| self.pages.get(frame).is_some_and(|page| page.from_owner != NO_BLOCK));
         self.tally.page_alloc_over_live += u64::from(over_live);
@@ -639,7 +638,7 @@ impl Resolver {
 
     fn page_free(&mut self, record: &Record) {
         let (pfn, order) = (Pfn(record.at), record.order);
-        bump(&mut self.tally.page_frees, usize::from(order));
+        increment_at(&mut self.tally.page_frees, usize::from(order));
         self.tally.pages_net -= 1 << order;
         let mut origin = PageFreeOrigin::Unseen;
         let mut usage = PageUse::Other;
@@ -683,7 +682,7 @@ impl Resolver {
         Some(block)
     }
 
-    /// Frees the live objects on a page that is freed, and drops all knowledge about the page.
+    /// Frees the live objects on a page that is being freed, and forgets all facts about the page.
     fn forget_page(&mut self, record: &Record, pfn: Pfn) {
         let Some(page) = self.pages.get(pfn) else { return };
         page.name = None;
@@ -728,7 +727,7 @@ impl Resolver {
     }
 
     /// Returns the counters of a cache, and the totals.
-    fn tallies(&mut self, cache: CacheId) -> [&mut CacheTally; 2] {
+    fn tallies_of_cache(&mut self, cache: CacheId) -> [&mut CacheTally; 2] {
         self.cache_tally_mut(cache);
         let Tally { caches, all, .. } = &mut self.tally;
         [&mut caches[cache.0 as usize], all]

@@ -1,5 +1,5 @@
-//! The shapes of allocations; a shape consists of the call site, the size and the flags. A trace has only a
-//! few thousand shapes, so the cache is looked up once for each shape, and not for each allocation.
+//! The shapes of allocations; a shape is a call site with a size and flags. A trace has only a few thousand shapes, so
+//! the cache is looked up once per shape instead of once per allocation.
 
 use std::hash::{Hash, Hasher};
 
@@ -16,13 +16,13 @@ pub(super) struct Shape {
     pub(super) bytes_alloc: u32,
     pub(super) gfp: Symbol,
     pub(super) via: EventSource,
-    /// The cache that the event or the object's free named, if it differs from the cache of the shape's other
+    /// The cache that the event or the object's free named, if this cache differs from the cache of the shape's other
     /// objects.
     pub(super) named: Option<Symbol>,
 }
 
 impl Hash for Shape {
-    /// Hashes three words instead of six separate fields, because every allocation computes the hash.
+    /// Hashes three words instead of six separate fields, because the hash is computed for every allocation.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { site, bytes_req, bytes_alloc, gfp, via, named } = *self;
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
@@ -54,7 +54,7 @@ struct Entry {
     shape: Shape,
     /// The number of the shape's origin.
     origin: u32,
-    /// `true` if a free, rather than the event, gave the shape its separate name.
+    /// `true` if a free, and not the event, gave the shape its separate name.
     own_name_taught: bool,
 }
 
@@ -84,8 +84,8 @@ impl Shapes {
         number
     }
 
-    /// Records that a free named the cache of an allocation with this shape. If the named cache differs from
-    /// the cache of the shape's other allocations, returns another shape for the allocation.
+    /// Records that a free named the cache of an allocation with this shape. If the named cache differs from the cache
+    /// of the shape's other allocations, returns a new shape for this allocation.
     pub(super) fn learn(&mut self, shape: u32, name: Symbol) -> Option<u32> {
         let entry = self.shapes[shape as usize];
         let learned = &mut self.learned[entry.origin as usize];
@@ -102,13 +102,13 @@ impl Shapes {
         None
     }
 
-    /// Drops the names that frees have shown. After this call, allocations whose shape a free has changed
-    /// must return to the shape of [`shape_as_printed`](Self::shape_as_printed).
+    /// Drops the names that frees have shown. If a free has changed an allocation's shape, the allocation must
+    /// afterwards return to its [`shape_as_printed`](Self::shape_as_printed).
     pub(super) fn forget(&mut self) {
         self.learned.fill(NamesLearnedFromFrees::default());
     }
 
-    /// Returns the shape of an allocation's event, without what the object's free has shown.
+    /// Returns the shape of an allocation's event, ignoring what the object's free has shown.
     pub(super) fn shape_as_printed(&self, number: u32) -> u32 {
         let entry = &self.shapes[number as usize];
         if !entry.own_name_taught {

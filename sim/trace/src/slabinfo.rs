@@ -8,15 +8,15 @@ use std::fmt;
 use uslab::SlabInfo;
 use uslab::info::{ParseError, Row};
 
-/// An upper limit for numbers of pages: more than 52-bit physical addresses can have.
+/// An upper limit for numbers of pages: more pages than 52-bit physical addresses can have.
 const MAX_PAGES: u64 = 1 << 40;
 
-/// An upper limit for the objects of a slab, the pages of a slab, and the bytes of an object.
+/// An upper limit for the objects and the pages of a slab, and for the bytes of an object.
 const MAX_SLAB_OBJECTS: u64 = 1 << 16;
 const MAX_OBJECT_BYTES: u64 = 1 << 26;
 
-/// Since 6.10, slabinfo estimates the free objects of a node with more partial slabs than this number from a sample of
-/// its slabs (the kernel's `MAX_PARTIAL_TO_SCAN`). The attribute `objects` in sysfs is exact.
+/// Since 6.10, slabinfo samples a node with more partial slabs than this number, and estimates its free objects (the
+/// kernel's `MAX_PARTIAL_TO_SCAN`). The attribute `objects` in sysfs is exact even then.
 pub const MAX_SCANNED_PARTIAL_SLABS: u64 = 10_000;
 
 /// The required text of the first line.
@@ -35,7 +35,7 @@ pub struct KernelSlabInfo {
     pub faults: Vec<SlabinfoRowError>,
 }
 
-/// SLAB's tunables, which limit the objects in its arrays.
+/// The tunables of SLAB, which limit the number of objects in its arrays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tunables {
     /// The largest number of objects in the array of each CPU.
@@ -71,7 +71,7 @@ impl KernelSlabInfo {
     /// Fails if the first line is not a known version.
     pub fn read(text: &str) -> Result<Self, SlabinfoRowError> {
         let mut lines = (1..).zip(text.lines());
-        let fault = |line, text: &str, expected| SlabinfoRowError { line, found: shortened(text), expected };
+        let fault = |line, text: &str, expected| SlabinfoRowError { line, found: shorten(text), expected };
         let first = lines.next().map_or("", |(_, first)| first);
         let version = first.trim_end().strip_prefix("slabinfo - version: ");
         let version = version.map(|version| version.strip_suffix(" (statistics)").unwrap_or(version));
@@ -100,14 +100,14 @@ impl KernelSlabInfo {
         Ok(read)
     }
 
-    /// Returns `true` if the table is from SLAB, whose slabs have another geometry than SLUB's slabs.
+    /// Returns `true` if the table is from SLAB, whose slabs have a different geometry from SLUB's.
     #[must_use]
     pub fn is_slab(&self) -> bool {
         self.tunables.iter().any(|tunables| tunables.limit > 0)
     }
 }
 
-fn shortened(text: &str) -> String {
+fn shorten(text: &str) -> String {
     let short: String = text.chars().take(80).collect();
     if short.len() < text.len() { short + " ..." } else { short }
 }

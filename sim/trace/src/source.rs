@@ -16,8 +16,8 @@ use memchr::{memchr, memrchr};
 use super::error::TraceError;
 use super::recorded;
 
-/// The number of bytes to read at a time, small enough for a CPU's cache. A line must fit, too; the longest
-/// line of a kernel has about 400 bytes.
+/// The number of bytes to read at a time; it is small, so that the bytes fit in a CPU's cache. The read buffer must
+/// also hold a whole line; the longest line of a kernel has about 400 bytes.
 const CHUNK: usize = 1 << 17;
 
 /// The hint about a binary file of an unknown kind.
@@ -97,7 +97,7 @@ impl fmt::Debug for Source {
 /// Whole lines of text, returned by [`Source::next_chunk`].
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk<'a> {
-    /// Whole lines, each with its line feed, except that the last line of a file may lack the line feed.
+    /// Whole lines, each with its line feed; only the last line of a file may lack it.
     pub text: &'a [u8],
     /// The number of the chunk's first line, from 1.
     pub first_line: u64,
@@ -151,8 +151,8 @@ impl Source {
         Ok(source)
     }
 
-    /// With `true`, accepts a trace in which the parser does not understand many lines of kmem events; by
-    /// default, such a trace is an error.
+    /// If `true`, accepts a trace in which the parser does not understand many lines of kmem events; by default, such a
+    /// trace is an error.
     #[must_use]
     pub fn partial(self, partial: bool) -> Self {
         Self { partial, ..self }
@@ -171,7 +171,7 @@ impl Source {
     /// Returns the progress so far.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        Progress { bytes: self.reader.consumed(), total: self.total, lines: self.line }
+        Progress { bytes: self.reader.bytes_consumed(), total: self.total, lines: self.line }
     }
 
     /// Returns the next lines, at most 128 KiB; `None` at the end.
@@ -216,7 +216,7 @@ impl Source {
         self.recorded
     }
 
-    /// Returns the next `bytes` bytes, which must be less than a chunk; at the end, fewer bytes are returned.
+    /// Returns the next `bytes` bytes, a number that must be less than a chunk; at the end, fewer bytes are returned.
     pub(super) fn next_bytes(&mut self, bytes: usize) -> Result<&[u8], TraceError> {
         if self.end - self.start < bytes {
             self.fill()?;
@@ -242,8 +242,8 @@ impl Source {
         Ok(())
     }
 
-    /// Converts an I/O error to a trace error: an error of a decoder concerns the file's contents, and a
-    /// system error does not.
+    /// Converts an I/O error to a trace error: a decoder's error concerns the file's contents, and a system error
+    /// concerns the reading.
     fn failed(&self, source: io::Error) -> TraceError {
         let path = self.path.clone();
         match self.reader.compression() {
@@ -319,7 +319,7 @@ impl Decoder {
         }
     }
 
-    fn consumed(&self) -> u64 {
+    fn bytes_consumed(&self) -> u64 {
         match self {
             Self::Plain(reader) => reader.bytes,
             Self::Gzip(reader) => reader.get_ref().get_ref().bytes,
@@ -329,7 +329,7 @@ impl Decoder {
     }
 }
 
-/// Converts the error of an xz decoder that would need too much memory to a separate kind of error.
+/// Gives the error of an xz decoder that needs too much memory a separate kind.
 fn xz_error(error: io::Error) -> io::Error {
     let lzma = error.get_ref().and_then(|inner| inner.downcast_ref());
     match lzma {
@@ -338,7 +338,7 @@ fn xz_error(error: io::Error) -> io::Error {
     }
 }
 
-/// A stream that counts the bytes read from it; its first bytes can be read in advance.
+/// A stream that counts the bytes read from it; a caller can read its first bytes in advance.
 struct CountedStream {
     inner: Box<dyn Read + Send>,
     head: [u8; HEAD],

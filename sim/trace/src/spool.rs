@@ -1,8 +1,8 @@
 //! Stores the events of a trace between the first pass, which parses text, and the second pass, which
 //! interprets events.
 //!
-//! A record has 32 bytes. The newest records are in memory; older records beyond the limit are in an unnamed
-//! temporary file. A record can still be changed, because a later event may reveal more about an allocation.
+//! A record has 32 bytes. The newest records are in memory; if the limit is exceeded, older records are in an unnamed
+//! temporary file. A stored record can still be changed, because a later event may reveal more about its allocation.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -18,17 +18,17 @@ const BLOCK: u64 = 1 << 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Tag {
-    /// An allocation; the field `key` is the number of its shape.
+    /// An allocation; the field `key` contains the number of its shape.
     Alloc,
-    /// A free; the field `key` is the number of the cache name plus 1, or 0 without a name.
+    /// A free; the field `key` contains the number of the cache name plus 1, or 0 if the free names no cache.
     FreeKmalloc,
     FreeCache,
     PageAlloc,
     PageFree,
-    /// A mark; the field `key` is the number of its text.
+    /// A mark; the field `key` contains the number of its text.
     Mark,
-    /// Pages left a free list. The field `key` is 1 if the pages are for a per-CPU list. Records of this kind
-    /// and of the next two kinds (drains and fallbacks) are stored in a separate spool.
+    /// Pages left a free list. The field `key` is 1 if the pages are for a per-CPU list. Records of this kind, drains
+    /// and fallbacks are stored in a separate spool.
     PageTaken,
     PageDrained,
     PageFallback,
@@ -52,8 +52,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Stores the allocating command in fields that only page records use otherwise, if its number fits into
-    /// 24 bits.
+    /// If the command's number fits into 24 bits, stores it in fields that otherwise only page records use.
     pub(super) fn with_allocating_task(self, task: Option<u32>) -> Self {
         let number = task.map_or(0, |task| task.saturating_add(1));
         match number.to_le_bytes() {
@@ -125,14 +124,13 @@ impl Spool {
         Self { held: Vec::new(), file: None, in_file: 0, limit: (limit / RECORD).max(1) }
     }
 
-    /// Returns the number of records, which is also the index of the next record.
+    /// Returns the number of records; the next record gets this number as its index.
     pub(super) fn len(&self) -> u64 {
         self.in_file + self.held.len() as u64
     }
 
-    /// Sorts the records by time; records with equal times keep their order. The callback `time` returns the
-    /// time of a record; it is called for the records in the order in which they were pushed. All records are
-    /// in memory during the sort.
+    /// Sorts the records by time; records with equal times keep their order. The callback `time` returns the time of a
+    /// record; it is called once per record, in the order of the pushes. All records are in memory during the sort.
     pub(super) fn sort_by_time(self, mut time: impl FnMut(&Record) -> u64) -> io::Result<Self> {
         let mut sorted = Self::new(self.limit * RECORD);
         let mut all = Vec::with_capacity(self.len() as usize);

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Symbol(pub(super) u32);
 
-/// A set of strings; a string's number is its rank in the order of first appearance.
+/// A set of strings; strings are numbered in the order of their first appearance.
 #[derive(Debug, Default)]
 pub struct Symbols {
     numbers: FxHashMap<Box<[u8]>, Symbol>,

@@ -1,5 +1,5 @@
-//! The kernel's tables in the folder of a trace: snapshots of its caches and pages, at times that are marked
-//! in the trace.
+//! The kernel's tables in the folder of a trace: snapshots of its caches and pages, whose times are marked in the
+//! trace.
 //!
 //! A trace's folder may contain the files `{boot,before,after,end}.{slabinfo,buddyinfo,zoneinfo}`. A mark in
 //! the trace, such as `SNAP before begin`, shows when the tables were read.
@@ -18,7 +18,7 @@ use uslab::SlabInfo;
 /// The names of the snapshots, in the order of time.
 pub const SNAPSHOT_NAMES: [&str; 4] = ["boot", "before", "after", "end"];
 
-/// An upper limit for numbers of pages in a table: physical addresses have 52 bits.
+/// An upper limit for numbers of pages in a table, because physical addresses have 52 bits.
 const MAX_PAGES: u64 = 1 << 40;
 
 /// One snapshot of the kernel's tables.
@@ -51,7 +51,7 @@ impl Snapshot {
 /// The row of a zone in buddyinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeBlocks {
-    /// The node and the zone as the kernel prints them: `Node 0, zone DMA32`.
+    /// The node and the zone in the kernel's format: `Node 0, zone DMA32`.
     pub zone: String,
     /// The number of free blocks of each order.
     pub by_order: Vec<u64>,
@@ -77,7 +77,7 @@ impl FreeBlocks {
 /// The page range of one zone, from zoneinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneSpan {
-    /// The node and zone, as in [`FreeBlocks`].
+    /// The node and the zone in the format of [`FreeBlocks`].
     pub zone: String,
     /// The zone's first page.
     pub start: Pfn,
@@ -114,7 +114,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// Fails for the same reasons as [`from_trace_folder`](Self::from_trace_folder).
+    /// Fails in the same cases as [`from_trace_folder`](Self::from_trace_folder).
     pub fn read(folder: &Path) -> Result<Self, TraceError> {
         Self::of(folder, |path| match fs::read_to_string(path) {
             Ok(text) => Ok(Some(text)),
@@ -123,12 +123,12 @@ impl Tables {
         })
     }
 
-    /// Parses tables; for each path that a table would have in `folder`, the callback `text` returns the
-    /// table's text.
+    /// Parses tables; the callback `text` gets the path that a table would have in `folder`, and returns the table's
+    /// text.
     ///
     /// # Errors
     ///
-    /// Fails for the same reasons as [`from_trace_folder`](Self::from_trace_folder).
+    /// Fails in the same cases as [`from_trace_folder`](Self::from_trace_folder).
     pub fn of<T: AsRef<str>>(
         folder: &Path,
         text: impl Fn(&Path) -> Result<Option<T>, TraceError>,
@@ -165,7 +165,7 @@ impl Tables {
         self.snapshots.iter().find(|s| s.moment == moment)
     }
 
-    /// Returns the latest slabinfo, which contains the most caches.
+    /// Returns the latest slabinfo, because it contains the most caches.
     #[must_use]
     pub fn latest_slabinfo(&self) -> Option<&SlabInfo> {
         self.snapshots.iter().rev().find_map(|s| s.slabinfo.as_ref())
@@ -174,7 +174,7 @@ impl Tables {
     /// Returns the kernel's page size, inferred from the slabs of its caches.
     #[must_use]
     pub fn page_size(&self) -> Option<PageSize> {
-        self.latest_slabinfo().and_then(PageSize::of_slabs)
+        self.latest_slabinfo().and_then(PageSize::from_slabinfo)
     }
 }
 
@@ -226,8 +226,7 @@ fn zone_name(line: &str) -> String {
     line.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
 }
 
-/// Parses the page range of each zone in zoneinfo; zones without memory have no `start_pfn:`, and are
-/// omitted.
+/// Parses the page range of each zone in zoneinfo; a zone without memory has no `start_pfn:` and is omitted.
 fn zone_spans(text: &str) -> Result<Vec<ZoneSpan>, (u64, &'static str)> {
     let mut zones = Vec::new();
     let (mut zone, mut spanned, mut managed) = (String::new(), 0, 0);
@@ -286,7 +285,7 @@ mod tests {
         assert_eq!(percpu_pages(&format!("cpu: 0\ncount: {}\n", u64::MAX)), Err((2, "fewer pages")));
     }
 
-    /// Regression test: a call site was cleared of a leak because slabinfo's estimate fell.
+    /// Regression test: a call site was no longer reported as a leak, because slabinfo's estimate fell.
     #[test]
     fn objects_are_counted_by_sysfs_if_slabinfo_estimates_them() {
         let active = |partial: u64| {

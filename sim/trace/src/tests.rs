@@ -7,7 +7,7 @@ use uslab::SlabInfo;
 
 use super::*;
 
-/// Formats an ftrace line; `at` has the CPU and the time, as in `1 2.5`.
+/// Formats an ftrace line; `at` contains the CPU and the time, as in `1 2.5`.
 fn ftrace(at: &str, event: &str) -> String {
     let (cpu, time) = at.split_once(' ').unwrap();
     format!("            init-1       [{cpu:0>3}] .....     {time}: {event}\n")
@@ -70,8 +70,8 @@ fn event(line: &str) -> Event {
     }
 }
 
-/// Formats an event that allocates a page for a slab. Together with a following object allocation on this
-/// page, the event shows where the direct map starts.
+/// Formats an event that allocates a page for a slab. Together with the next object allocation on this page, the event
+/// shows where the direct map starts.
 fn page_alloc(pfn: u64) -> String {
     format!("mm_page_alloc: page=ffffea0000000040 pfn={pfn:#x} order=0 migratetype=0 gfp_flags=GFP_KERNEL")
 }
@@ -154,7 +154,7 @@ fn trace_lines_without_events_are_skipped() {
 }
 
 #[test]
-fn trace_fields_of_older_kernels_are_read() {
+fn trace_fields_of_older_kernels_are_parsed() {
     let line = "  a-1 [000] d... 1.5: kmem_cache_alloc_node: call_site=f+0x1 ptr=0000000012345678 bytes_req=8 bytes_alloc=8 \
                 gfp_flags=GFP_KERNEL node=0";
     assert!(matches!(event(line).kind, EventKind::Alloc { via: EventSource::Cache, .. }));
@@ -179,7 +179,7 @@ fn last_context_flag_may_be_any_byte() {
 
 /// Regression test: the sum of lost events overflowed.
 #[test]
-fn largest_lost_event_count_is_read() {
+fn largest_lost_event_count_is_parsed() {
     let lost = "CPU:1 [LOST 18446744073709551615 EVENTS]\n";
     let event = ftrace("0 1.0", "kfree: call_site=f+0x1/0x2 ptr=00000000ab6bd4a1");
     assert_eq!(facts(&format!("{lost}{lost}{event}")).lost, u64::MAX);
@@ -581,7 +581,7 @@ fn hashed_pointers_have_no_page_number() {
 // Quirk 14: lost events.
 
 #[test]
-fn lost_event_notices_are_read() {
+fn lost_event_notices_are_parsed() {
     let mut parser = Parser::new();
     for (line, lost) in [
         ("CPU:3 [LOST 71 EVENTS]", 71),
@@ -598,7 +598,7 @@ fn lost_event_notices_are_read() {
 // Quirk 15: contexts.
 
 #[test]
-fn trace_context_flags_are_read() {
+fn trace_context_flags_are_parsed() {
     let line = |flags: &str| format!("  a-1 [000] {flags} 1.5: kfree: call_site=f+0x1 ptr=(nil)\n");
     let text: String =
         [".....", "..s1.", "d.h2.", "d.H2.", "bNs3."].iter().map(|flags| line(flags)).collect();
@@ -607,8 +607,8 @@ fn trace_context_flags_are_read() {
     assert_eq!(contexts, [('.', 1), ('H', 1), ('h', 1), ('s', 2)]);
 }
 
-/// The test compares two spools: one in memory, and one whose records pass through the temporary file and are
-/// changed there.
+/// The test compares two spools: the first is in memory; the records of the second pass through the temporary file and
+/// are changed there.
 #[test]
 fn spool_on_disk_equals_spool_in_memory() {
     let page =
@@ -661,13 +661,13 @@ fn trace_marks_become_operations_with_text() {
     assert_eq!(texts, ["SNAP before begin", "a=b [c]"]);
 }
 
-/// A stream that never ends; when the stream is dropped, its sender is dropped, too.
-struct Endless {
+/// A stream that never ends; dropping the stream also drops its sender.
+struct EndlessStream {
     text: Cursor<String>,
     _alive: mpsc::Sender<()>,
 }
 
-impl Read for Endless {
+impl Read for EndlessStream {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         match self.text.read(buffer)? {
             0 => Ok(buffer.iter_mut().map(|byte| *byte = b'\n').count()),
@@ -681,7 +681,7 @@ fn read_error_ends_the_read_ahead_thread() {
     let lines = [cache_alloc(0x1000), "mm_page_free: page=1 pfn=0x1 order=99".to_owned()];
     let text = Cursor::new(lines.map(|line| ftrace("0 1.5", &line)).concat());
     let (alive, gone) = mpsc::channel();
-    let stream = Box::new(Endless { text, _alive: alive });
+    let stream = Box::new(EndlessStream { text, _alive: alive });
     let read = Recording::read(Source::from_reader("endless", stream, None).unwrap(), |_| {});
     assert_eq!(read.unwrap_err().to_string(), "endless:2: impossible order=99 (0 to 13 are accepted)");
     assert_eq!(
@@ -691,13 +691,13 @@ fn read_error_ends_the_read_ahead_thread() {
     );
 }
 
-/// Regression test: when a scope has returned, the thread for which it waited may still be exiting. Fuzzers
-/// reported this thread's memory as leaked.
+/// Regression test: after a scope has returned, a thread of the scope may still be exiting. Fuzzers reported the memory
+/// of such a thread as leaked.
 #[test]
 fn decompression_thread_ends_with_the_trace() {
     /// A thread-local value that the thread drops after all its other thread-local values.
     struct ThreadEndNotifier(mpsc::Sender<()>);
-    thread_local!(static END: RefCell<Option<ThreadEndNotifier>> = const { RefCell::new(None) });
+    thread_local!(static THREAD_END_NOTIFIER: RefCell<Option<ThreadEndNotifier>> = const { RefCell::new(None) });
     impl Drop for ThreadEndNotifier {
         fn drop(&mut self) {
             std::thread::sleep(std::time::Duration::from_millis(100));
@@ -708,7 +708,8 @@ fn decompression_thread_ends_with_the_trace() {
     struct NotifyingText(Cursor<String>, mpsc::Sender<()>);
     impl Read for NotifyingText {
         fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
-            END.with_borrow_mut(|end| _ = end.get_or_insert_with(|| ThreadEndNotifier(self.1.clone())));
+            THREAD_END_NOTIFIER
+                .with_borrow_mut(|end| _ = end.get_or_insert_with(|| ThreadEndNotifier(self.1.clone())));
             self.0.read(to)
         }
     }
@@ -718,7 +719,7 @@ fn decompression_thread_ends_with_the_trace() {
         // The calling thread reads the first bytes, to detect the kind of text.
         let text = NotifyingText(Cursor::new(line.repeat(1 << 14)), ends);
         let source = Source::from_reader("test", Box::new(text), None).unwrap();
-        END.set(None);
+        THREAD_END_NOTIFIER.set(None);
         while ended.try_recv().is_ok() {}
         assert_eq!(Recording::read(source, |_| {}).is_ok(), is_trace);
         assert_eq!(ended.try_recv(), Ok(()));

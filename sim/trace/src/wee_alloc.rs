@@ -1,8 +1,8 @@
 //! Parses the text of wee_alloc's traces, which have one call of malloc or free on each line.
 //!
 //! The line `Alloc(552),` requests 552 bytes. The line `Free(3),` frees the block that the fourth `Alloc`
-//! allocated. A line that frees a block which is already free, or was never allocated, has no effect. The
-//! text contains no times, CPUs or callers.
+//! allocated. A line has no effect if it frees a block that is already free or was never allocated. The text contains
+//! no times, CPUs or callers.
 
 use rustc_hash::FxHashSet;
 

@@ -13,9 +13,9 @@ title: string,
 minutes: number,
 /** A description of the lab for students. */
 about: string,
-/** The lesson that the lab teaches, for teachers. */
+/** The lesson that the lab teaches, described for teachers. */
 shows: string,
-/** Common mistakes of students, for teachers. */
+/** Common mistakes of students, described for teachers. */
 pitfall: string,
 /** The student's task. */
 work: Work, };
@@ -25,7 +25,7 @@ export type Work = { "questions": Array<Question> } | { "code": Code };
 
 /** The code that a student must complete. */
 export type Code = {
-/** A source file that compiles but lacks the code that the student must write. */
+/** A source file that compiles, but lacks the code that the student must write. */
 starter: string,
 /** The criteria by which the judge decides, one sentence each. */
 judged_by: Array<string>, };
@@ -36,7 +36,7 @@ export type Question = {
 text: string,
 /** The kind of answer that the question expects. */
 expects: Expects,
-/** The design that runs the question's script, in the form of `--design`. The text is empty if the question has no script. */
+/** The design that runs the question's script, in the form of `--design`. The text is empty if the question has no script to run. */
 design: string,
 /** The question's script: see [`script`](crate::script()). */
 script: string, };
@@ -64,7 +64,7 @@ pieces: Array<[number, string | null]>, };
 
 /** A student's answers to the labs with questions, as the course page writes them. */
 export type Sheet = {
-/** The version of the course that the sheet belongs to. The current version is [`Sheet::COURSE_VERSION`]. */
+/** The version of the course for which the sheet was written. The current version is [`Sheet::COURSE_VERSION`]. */
 course: number,
 /** The student's name. */
 name: string,
@@ -77,13 +77,13 @@ answers: { [key in string]: Array<number | null> }, };
 export type Failure = {
 /** The name of the lab. */
 lab: string,
-/** A description of the states that the page shows. */
+/** A description of the states that the web page shows. */
 title: string,
 /** The error message. */
 wrong: string,
 /** The index, counted from 0, of the state that shows the error. */
 at: number,
-/** The object that the error concerns, if any: its slab's first page, and its index in the slab. */
+/** The object that the error concerns, if any: the first page of its slab, and its index in the slab. */
 object: [number, number] | null,
 /** The offsets, in bytes, of the memory blocks that the error concerns. */
 blocks: Array<number>,

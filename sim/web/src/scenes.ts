@@ -12,14 +12,14 @@ what: string,
 takes: Array<string>,
 /** A list of commands that shows how the allocator works. */
 script: Array<string>,
-/** The number of script commands that a page has already run when it opens the demo. After these commands, the picture shows the most important state. */
+/** The number of the script's commands that a web page has already run when it opens the demo. The script's first commands bring the demo to the state that the picture should show first. */
 telling: number,
-/** `true` if the allocator serves requests of any size, so that it can run in a race. */
+/** `true` if the allocator serves requests of any size and can therefore run in a race. */
 races: boolean,
 /** The claim about allocators that the demo tests. */
 claim: Claim, };
 
-/** A claim that a text makes, with the study's answer (`STUDY.md`). */
+/** A claim in a published text, with the study's answer (`STUDY.md`). */
 export type Claim = {
 /** The claim's number. */
 number: string,
@@ -39,7 +39,7 @@ said: string,
 refused: boolean,
 /** The ranges that the memory consists of, from its start to its end, without gaps. */
 parts: Array<Part>,
-/** The number of free pieces, the size of the largest, and the sum of their sizes; headers and tags do not count. */
+/** The free pieces without headers and tags: their number, the largest size, and the sum of their sizes. */
 holes: Holes,
 /** The allocator's data structure; `None` if the demo shows only the memory. */
 structure: Structure | null,
@@ -56,8 +56,8 @@ bytes: number, } & ({ "is": "used", "block": string } | { "is": "rounding", "blo
 /** The kind of a range of bytes. */
 export type Is = { "is": "used", "block": string } | { "is": "rounding", "block": string } | { "is": "tag" } | { "is": "padding" } | { "is": "free" } | { "is": "untouched" } | { "is": "retired" } | { "is": "loaded" };
 
-/** The pieces of free memory: their number, the size of the largest, and the sum of their sizes.
- * A piece is free memory that a single request can get. Adjacent free blocks count as one piece if one request can get all of them. Each free slot of a pool is a separate piece. */
+/** The pieces of free memory: their number, the largest size, and the total size.
+ * A piece is free memory that one request can get as a whole. Adjacent free blocks count as one piece if one request can use all of them. Each free slot of a pool is a separate piece. */
 export type Holes = {
 /** The number of free pieces. */
 count: number,
@@ -96,7 +96,7 @@ blocks: Array<FreeBlock>, } | { "is": "chain",
 slot: number,
 /** The numbers of the free slots in the order of the list. */
 list: Array<number>,
-/** The number of slots that were in the list at any time; later slots were never written. */
+/** The number of slots that have ever been in the list; all later slots were never written. */
 opened: number,
 /** The slot to which the last link of the list leads; `None` if the last link is null. */
 end: number | null, } | { "is": "chunks",
@@ -130,9 +130,9 @@ reads: number,
 checks: number, } | { "is": "lanes",
 /** The length of the longest memory, in bytes. */
 bytes: number,
-/** The kinds of blocks; the block in a used range is one of these kinds. */
+/** The kinds of blocks; each used range has one of these kinds. */
 kinds: Array<string>,
-/** The marks that are at the same location in all memories. */
+/** The marks whose location is the same in all memories. */
 marks: Array<Line>,
 /** The memories of the allocators after the command. */
 lanes: Array<Lane>,
@@ -183,7 +183,7 @@ export type Mark = {
 name: string,
 /** The position. */
 at: number,
-/** `true` if the allocator refuses the marker, because the head has been below the marker. */
+/** `true` if the allocator refuses the marker, because the head moved below it after it was saved. */
 stale: boolean, };
 
 /** A handle. */
@@ -199,7 +199,7 @@ finds: string | null, };
 
 /** A slot of a handle table. */
 export type Slot = {
-/** The current generation, or the next generation if the slot is free; `None` if the slot was never in use. */
+/** The current generation; for a free slot, the next generation; `None` if the slot was never in use. */
 generation: number | null,
 /** The name of the object in the slot, if any. */
 object: string | null,
@@ -214,21 +214,21 @@ name: string,
 says: string,
 /** The ranges that the memory consists of, from its start to its end, without gaps. */
 parts: Array<Part>,
-/** The number of holes before the first turnover and after each turnover; empty if the demo does not count holes. */
+/** The number of holes before the first turnover and after each turnover; empty if the demo counts no holes. */
 curve: Array<number>, };
 
 /** A marked location that is the same in all memories. */
 export type Line = {
 /** The position. */
 at: number,
-/** The label at the line. */
+/** The label of the marked line. */
 name: string, };
 
 /** The cache lines of one memory layout: an array of structs, or one array per field or number. */
 export type Lines = {
 /** The name of the memory layout. */
 layout: string,
-/** The field of each number, as an index into the field names; the numbers are in the order of their addresses. */
+/** For each number in address order, its field, as an index into the field names. */
 fields: Array<number>,
 /** For each number, `true` if the walk uses it. */
 used: Array<boolean>,

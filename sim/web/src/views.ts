@@ -24,15 +24,15 @@ text: string, };
 export type View = {
 /** The number of operations so far. */
 operation: number,
-/** The trace's time in nanoseconds, counted from its first operation. */
+/** The time in the trace, in nanoseconds since its first operation. */
 time_ns: number,
 /** The steps of the last operation. */
 steps: Array<Step>,
 /** The number of allocations that have failed so far. */
 failed: number,
-/** The caches that have been used so far, indexed by their number in the stream. */
+/** The caches that the stream has used so far, indexed by number. */
 caches: Array<SeenCache>,
-/** The caches that the page requested, slab by slab. */
+/** The caches that the web page requested, slab by slab. */
 shown: Array<ShownCache>,
 /** The state of the machine's pages. */
 pages: Pages, };
@@ -55,7 +55,7 @@ capacity: number,
 used: number,
 /** The number of free objects that CPUs hold in magazines, or in slabs that belong to a CPU. */
 in_magazines: number,
-/** The number of free objects in the shared level between CPUs and slabs. */
+/** The number of free objects in the level that all CPUs share. */
 in_depot: number,
 /** The number of free objects in slabs that no CPU owns. */
 free_in_slabs: number,
@@ -65,12 +65,12 @@ full: number,
 partial: number,
 /** The number of slabs with only free objects. */
 empty: number,
-/** The number of magazines exchanged with the shared level between CPUs and slabs. */
+/** The number of magazines exchanged with the level that all CPUs share. */
 depot_exchanges: number,
 /** The number of slabs created so far. */
 slabs_made: number, };
 
-/** A design's counts for one cache. All counts are 0 for large kmalloc, which has neither slabs nor magazines. */
+/** A design's counts for one cache. All counts are 0 for large kmalloc, because it has no slabs and no magazines. */
 export type CacheCounts = {
 /** The size of an object in bytes. */
 size: number,
@@ -84,7 +84,7 @@ capacity: number,
 used: number,
 /** The number of free objects that CPUs hold in magazines, or in slabs that belong to a CPU. */
 in_magazines: number,
-/** The number of free objects in the shared level between CPUs and slabs. */
+/** The number of free objects in the level that all CPUs share. */
 in_depot: number,
 /** The number of free objects in slabs that no CPU owns. */
 free_in_slabs: number,
@@ -94,7 +94,7 @@ full: number,
 partial: number,
 /** The number of slabs with only free objects. */
 empty: number,
-/** The number of magazines exchanged with the shared level between CPUs and slabs. */
+/** The number of magazines exchanged with the level that all CPUs share. */
 depot_exchanges: number,
 /** The number of slabs created so far. */
 slabs_made: number, };
@@ -124,19 +124,19 @@ cpus: Array<Array<number>>,
 /** The number of blocks in the magazines that all CPUs share, by order. */
 depot: Array<number>, };
 
-/** A step: an operation, or a part of an operation. Most operations have one step; the free of a block in several pieces has several steps. */
+/** A step: an operation, or a part of an operation. Most operations have one step; a free of a block in several pieces has several steps. */
 export type Step = {
 /** The CPU that ran the step. */
 cpu: number,
 /** The cache's number in the stream. */
 cache: number | null,
-/** The first page of the object's slab, and the object's index in the slab. */
+/** The location of the object: the first page of its slab, and its index in the slab. */
 object: [number, number] | null,
-/** The level that served the step. The level is `None` if the step did nothing. */
+/** The level that served the step. The level is `None` if the step had no effect. */
 path: Path | null,
 /** A sentence that describes the step. */
 sentence: string,
-/** The events that the shipping code reported. For the shipping design, these are all events; for a model, only the events of its page allocator. */
+/** The events that the shipping code reported. For the shipping design, the list has all events; for a model, only the events of its page allocator. */
 did: Array<string>, } & ({ "what": "alloc" } | { "what": "free",
 /** The CPU on which the object was allocated. */
 allocated_on: number, } | { "what": "pass" } | { "what": "alloc-pages",
@@ -182,20 +182,20 @@ slabs: number, } | { "what": "failed" } | { "what": "nothing" };
 export type ShownCache = {
 /** The cache's number in the stream. */
 cache: number,
-/** The levels of each CPU, in the order in which they serve. */
+/** For each CPU, its levels in the order in which they serve requests. */
 cpus: Array<Array<Level>>,
 /** The levels that the CPUs of each node share. */
 shared: Array<Array<Level>>,
 /** The slabs in the order of their lists: empty slabs, full slabs, then partial slabs by fullness. */
 slabs: Array<ShownSlab>, };
 
-/** A slab, in the form that a page draws. */
+/** A slab in the form that a web page draws. */
 export type ShownSlab = {
 /** The slab's first page. */
 page: number,
 /** The name of the list that contains the slab. In the shipping allocator, the name is `full`, `partial` or `empty`. */
 list: string,
-/** One character for each object. The character is `u` for an object in use, `.` for a free object in the slab, and `d` for an object in a depot. The letters `a` to `z` and `A` to `Z` mean magazines of CPUs 0 to 51, and `+` means a magazine of any later CPU. The letters `d` and `u` are skipped among `a` to `z`. */
+/** One character for each object. The character is `u` for an object in use, `.` for a free object in the slab, and `d` for an object in a depot. Each letter `a` to `z` or `A` to `Z`, except `d` and `u`, means a magazine of one of CPUs 0 to 49, and `+` means a magazine of any later CPU. The letters `d` and `u` have other meanings. */
 objects: string, };
 
 /** A level that holds free objects, such as a stack, a sheaf or an array. */
@@ -206,7 +206,7 @@ name: string,
 objects: number,
 /** The number of objects that fit into the level. */
 room: number,
-/** The location of each object, given as its slab's first page and its index in the slab; the last object is allocated next. */
+/** The location of each object: the first page of its slab, and its index in the slab; the last object is allocated next. */
 places: Array<[number, number]>, };
 
 /** The condition at which a run stops. A condition names a cache by its number in the stream. */
@@ -234,14 +234,14 @@ operation: number,
 cpu: number,
 /** `true` if the last operation allocated or freed the object itself. */
 touched: boolean,
-/** The new holder of the object, as a character of [`ShownSlab::objects`](crate::view::ShownSlab::objects). `None` if the object's slab was freed. */
+/** The new holder of the object, as a character of [`ShownSlab::objects`](crate::view::ShownSlab::objects). The value is `None` if the object's slab was freed. */
 holder: string | null, };
 
 export type Path = "cpu" | "depot" | "slab" | "pages" | "commit";
 
 export const DESIGNS: readonly (readonly [name: string, about: string, knobs: readonly (readonly [name: string, means: string])[]])[] = [
-  ["uslab", "the shipping allocator", [["capacity", "objects of a magazine (0: no magazines): 0 to 64, by default 64 for 64 bytes and 16 for 4096"], ["stock", "magazines that a CPU's stack has room for beyond two; requires capacity: 0 to 65535, by default 8"], ["depot_limit", "full magazines that the depot keeps; requires capacity: 0 to 4096, by default 10"]]],
-  ["uslab-model", "a model of the shipping allocator, for virtual time", [["capacity", "objects of a magazine (0: no magazines): 0 to 64, by default 64 for 64 bytes and 16 for 4096"], ["first_fill", "objects that a cache's first fill asks for: 1 to 64, by default 1"], ["stock", "magazines that a CPU's stack has room for beyond two: 0 to 65535, by default 17 for 64 bytes and 2 for 4096"], ["depot_limit", "full magazines that the depot keeps: 0 to 4096, by default 1024 for 64 bytes and 64 for 4096"]]],
+  ["uslab", "the shipping allocator", [["capacity", "number of objects in a magazine (0: no magazines): 0 to 64, by default 64 for 64 bytes and 16 for 4096"], ["stock", "number of magazines, in addition to two, that a CPU's stack has room for; requires capacity: 0 to 65535, by default 8"], ["depot_limit", "largest number of full magazines in the depot; requires capacity: 0 to 4096, by default 10"]]],
+  ["uslab-model", "a model of the shipping allocator, for virtual time", [["capacity", "number of objects in a magazine (0: no magazines): 0 to 64, by default 64 for 64 bytes and 16 for 4096"], ["first_fill", "objects that a cache's first fill asks for: 1 to 64, by default 1"], ["stock", "magazines that a CPU's stack has room for beyond two: 0 to 65535, by default 17 for 64 bytes and 2 for 4096"], ["depot_limit", "full magazines that the depot keeps: 0 to 4096, by default 1024 for 64 bytes and 64 for 4096"]]],
   ["slub", "a model of SLUB in Linux 6.1 to 6.17: a current slab and partial slabs for each CPU", [["cpu_partial", "objects that a CPU's partial slabs are to have room for (0: one such slab): at least 0, by default 120 for 64 bytes and 6 for 4096"], ["min_partial", "empty slabs that stay on the list of the node: at least 0, by default 5 for 64 bytes and 6 for 4096"], ["slab_min_objects", "objects that a slab is to hold, if its order allows it (0: by the number of CPUs): at least 0, by default 0"], ["slab_min_order", "smallest order of a slab: 0 to 10, by default 0"], ["slab_max_order", "largest order of a slab that holds more than one object: 0 to 10, by default 3"], ["cpus", "number of CPUs of the policy: at least 1, by default 4 on 4 CPUs and 64 on 64"]]],
   ["sheaves-6.18", "a model of SLUB in Linux 6.18 and 6.19: as slub, with sheaves for two caches", [["sheaf_capacity", "objects of a sheaf, for all caches (0: no sheaves); not set, only maple_node and vm_area_struct have sheaves, of 32: 0 to 65536, or P% of each cache's value, by default 0"], ["cpu_partial", "objects that a CPU's partial slabs are to have room for (0: one such slab): at least 0, by default 120 for 64 bytes and 6 for 4096"], ["min_partial", "empty slabs that stay on the list of the node: at least 0, by default 5 for 64 bytes and 6 for 4096"], ["slab_min_objects", "objects that a slab is to hold, if its order allows it (0: by the number of CPUs): at least 0, by default 0"], ["slab_min_order", "smallest order of a slab: 0 to 10, by default 0"], ["slab_max_order", "largest order of a slab that holds more than one object: 0 to 10, by default 3"]]],
   ["sheaves", "a model of SLUB in Linux 7.x: sheaves for each CPU and a barn, for every cache", [["sheaf_capacity", "objects of a sheaf (0: no sheaves): 0 to 65536, or P% of each cache's value, by default 60 for 64 bytes and 4 for 4096"], ["cpu_partial", "accepted as 7.x accepts it, without effect: at least 0, by default 0"], ["min_partial", "empty slabs that stay on the list of the node: at least 0, by default 5 for 64 bytes and 6 for 4096"], ["slab_min_objects", "objects that a slab is to hold, if its order allows it (0: by the number of CPUs): at least 0, by default 0"], ["slab_min_order", "smallest order of a slab: 0 to 10, by default 0"], ["slab_max_order", "largest order of a slab that holds more than one object: 0 to 10, by default 3"]]],

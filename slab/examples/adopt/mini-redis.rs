@@ -36,5 +36,5 @@ async fn adopted_crate_allocates_its_nodes_from_caches() {
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    panic!("{} values and {} buffers remain", used("malloc-"), used("buffer"));
+    panic!("{} values and {} buffers remain in use", used("malloc-"), used("buffer"));
 }

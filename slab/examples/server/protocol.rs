@@ -18,8 +18,8 @@ const MAX_LINE_BYTES: usize = 64 << 10;
 /// Number of arguments whose memory the parser keeps for the next request.
 const KEPT_ARGUMENT_CAPACITY: usize = 64;
 
-/// Reason why a request violates the protocol. Such a request ends the connection, because the server cannot know where
-/// the next request starts.
+/// Reason why a request violates the protocol. A request that violates the protocol ends the connection, because the
+/// server cannot know where the next request starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     ArgumentCount,
@@ -90,8 +90,8 @@ impl<A: Allocator> Parser<A> {
     }
 
     /// Parses the request at the start of `bytes`. Returns `None` as long as the request is incomplete. After the
-    /// server has answered the request, it must call [`reset`](Self::reset). Until then, each call must pass the bytes
-    /// of the previous calls again.
+    /// server has answered the request, it must call [`reset`](Self::reset). Before the reset, each call must pass the
+    /// bytes of the previous calls again.
     ///
     /// # Errors
     /// Returns an error if the bytes are not a request, or if memory is short.

@@ -23,7 +23,8 @@
 //! milliseconds, 12 bits 4 milliseconds, 16 bits 66 milliseconds, and 32 bits 72 minutes. With 8 bits and retirement,
 //! every 255 frees cost one slot. Use [`Handle32x32`] if a program frees objects without end.
 //!
-//! The type parameters of a table are also its handle's: a `HandleTable<T, u32, 8>` has [`Handle24x8`]s.
+//! The handles of a `HandleTable<T, u32, 8>` are [`Handle24x8`]s, because a table has the type parameters of its
+//! handles.
 //!
 //! | layout | index + generation | slots | lives of a slot | used in |
 //! |---|---|---|---|---|

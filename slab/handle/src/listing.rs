@@ -39,7 +39,7 @@ impl GenerationSlot {
 }
 
 #[test]
-fn slot_with_32_bit_generation_dies_after_256_frees() {
+fn slot_with_32_bit_handles_is_lost_after_256_frees() {
     let mut slot = GenerationSlot::from_handle_bits(32);
     let first = slot.spawn();
     assert!(slot.free(first));

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The packed array works like `Vec::swap_remove`, but returns errors. The source of the packed array is act 4 of
-//! "Arena pools: from naive pool to slot map" (the pool article). The array has no permanent names for its values; act
-//! 6 of the article adds them: [`SlotMap`](super::SlotMap).
+//! "Arena pools: from naive pool to slot map" (the pool article). Act 6 of the article adds permanent names for the
+//! values: [`SlotMap`](super::SlotMap).
 
 use super::error::HandleError;
 use alloc::vec::Vec;
@@ -108,7 +108,7 @@ mod tests {
     /// A user interface marks particle 5 of a hundred particles, and then the physics code frees that particle. After
     /// the free, index 5 names particle 99. A handle to the freed particle would be stale.
     #[test]
-    fn stored_index_names_the_wrong_particle_after_a_free() {
+    fn plain_index_refers_to_the_wrong_particle_after_a_free() {
         let mut particles = PackedArray::new();
         let mut map = crate::SlotMap::<u32>::new();
         let handles: Vec<_> = (0..100)

@@ -2,10 +2,11 @@
 //!
 //! A loaded object may get any free slot and any generation. A handle that was saved as a number is stale after the
 //! data is loaded. A saved handle may even be valid and name another object: the first object of every table has index
-//! 0 and generation 1. The same errors are possible with a handle from the network. A program should save *stable ids*
-//! instead of handles, such as a name, a serial number or a UUID. [`StableIds`] translates between ids and handles. To
-//! reject old handles that are used by mistake, the new table begins at a [generation](super::Generations) that the
-//! old table never reached ([`fresh_generation`](super::HandleTable::fresh_generation)).
+//! 0 and generation 1. A handle from the network may also be stale, or name another object by chance. A program should
+//! save *stable ids* instead of handles, such as a name, a serial number or a UUID. [`StableIds`] translates between
+//! ids and handles. To reject old handles that are used by mistake, the new table begins at a
+//! [generation](super::Generations) that the old table never reached
+//! ([`fresh_generation`](super::HandleTable::fresh_generation)).
 //!
 //! ```
 //! use serde::{Deserialize, Serialize};
@@ -185,7 +186,7 @@ mod tests {
 
     /// Without stable ids, the old table's first handle names the first object of the loaded table.
     #[test]
-    fn saved_raw_handle_names_a_wrong_object_after_loading() {
+    fn raw_handle_refers_to_the_wrong_object_after_loading() {
         let mut old = Table::new();
         let player = old.alloc("player").unwrap();
         let text = serde_json::to_string(&player).unwrap();

@@ -138,7 +138,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> SlotMap<T, W, GENERATION_BITS> {
         }
         self.sparse_to_dense.get(handle.index() as usize).map(|place| *place as usize)
     }
-    /// Returns the value, or `None` for a stale handle. Cost: two loads before the load of the value.
+    /// Returns the value, or `None` for a stale handle. Cost: two loads in addition to the load of the value.
     #[doc(alias("find", "at"))]
     #[inline]
     pub fn get(&self, handle: Handle<W, GENERATION_BITS>) -> Option<&T> {

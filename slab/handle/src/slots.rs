@@ -1,4 +1,4 @@
-//! Allocates slot indexes: one array of words holds the generations of all slots and the list of free slots.
+//! Allocator of slot indexes, with one array of words for the generations of all slots and the list of free slots.
 //!
 //! ```text
 //!   slot      0          1          2          3
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! * The word of a slot in use equals its handle, so a handle is checked by one load and one comparison.
-//! * The word of a slot that is not in use holds another index: the next free slot's, or an arbitrary one in the last
-//!   free slot and in retired slots. The word of a free slot differs from all handles of the slot. The generation in a
-//!   free slot's word is the slot's next generation.
+//! * The word of a free slot holds the index of the next free slot. In the last free slot and in retired slots, the
+//!   index is arbitrary. The word of a free slot differs from all handles of the slot. The generation in a free slot's
+//!   word is the slot's next generation.
 //!
 //! EnTT also keeps the list of free slots inside the array (Caini, "ECS back and forth", part 3: why you don't need to
 //! store deleted entities, 2019). The list of free slots is last in, first out, so that a reused slot is probably still
@@ -191,13 +191,12 @@ impl<W: Word, const G: u32> Slots<W, G> {
         let handle = Handle::from_bits(*self.words.get(index)?)?;
         (handle.index() as usize == index).then_some(handle)
     }
-    /// Returns the generation of a slot: the current life of a slot in use, the next life of a free slot, or the last
-    /// life of a retired slot.
+    /// Returns a slot's generation: the current life if in use, the next life if free, or the last life if retired.
     pub(super) fn generation_at(&self, index: usize) -> Option<u32> {
         self.words.get(index).map(|word| generation_of::<W, G>(*word))
     }
-    /// Returns a generation that is higher than all handles so far, including those of earlier tables, and higher than
-    /// the next generations of free slots. Returns `None` if the result would exceed the last generation.
+    /// Returns a generation that is higher than the generations of all handles so far, even of earlier tables, and of
+    /// all free slots' next handles. Returns `None` if the result would exceed the last generation.
     pub(super) fn fresh_generation(&self) -> Option<u32> {
         let used = self.words.iter().map(|word| generation_of::<W, G>(*word));
         self.generations.fresh(used, Handle::<W, G>::LAST_GENERATION)
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn word_of_a_free_slot_equals_no_valid_handle() {
+    fn bits_of_a_free_slot_never_equal_a_valid_handle() {
         let mut slots = SmallSlots::new(Generations::default());
         let handles = [(); 4].map(|()| alloc(&mut slots).unwrap());
         assert_eq!(alloc(&mut slots), Err(HandleError::Full { slots: 4, retired: 0 }));

@@ -35,7 +35,7 @@ enum Code {
 
 const ERROR_TEXTS: [&CStr; 11] = [
     c"no error",
-    c"no memory is to be had",
+    c"no memory is available",
     c"the cache is at its limit",
     c"the constructor of an object failed",
     c"more objects were requested than can exist",
@@ -276,7 +276,7 @@ unsafe fn allocate(cache: *const UslabCache, gfp: Gfp, error: *mut c_int) -> *mu
 /// is `extern "C"`, because a function with this ABI does not unwind.
 ///
 /// # Safety
-/// The contract of [`allocate`] applies.
+/// The caller must fulfil the contract of [`allocate`].
 #[cold]
 #[inline(never)]
 #[expect(improper_ctypes_definitions, reason = "the cache must have a fast path")]
@@ -289,7 +289,7 @@ unsafe extern "C" fn alloc_slow(cache: *const UslabCache, gfp: Gfp, error: *mut 
     }
 }
 /// # Safety
-/// The contract of [`set_error`] applies.
+/// The caller must fulfil the contract of [`set_error`].
 #[cold]
 unsafe fn fail(why: AllocError, error: *mut c_int) -> *mut c_void {
     // SAFETY: `error` is null or writable, by this function's contract.
@@ -307,7 +307,7 @@ pub unsafe extern "C" fn uslab_cache_alloc(cache: *const UslabCache, error: *mut
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies.
+/// The caller must fulfil the contract of [`uslab_cache_alloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_zalloc(cache: *const UslabCache, error: *mut c_int) -> *mut c_void {
     // SAFETY: the cache exists, and `error` is null or writable, by this function's contract.
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn uslab_cache_zalloc(cache: *const UslabCache, error: *mu
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies.
+/// The caller must fulfil the contract of [`uslab_cache_alloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_acquire(
     cache: *const UslabCache,
@@ -359,8 +359,8 @@ pub unsafe extern "C" fn uslab_cache_alloc_bulk(
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies. `object` must be null or come from this cache, and the caller must no
-/// longer use it.
+/// The caller must fulfil the contract of [`uslab_cache_alloc`]. `object` must be null or come from this cache, and the
+/// caller must no longer use it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_free(cache: *const UslabCache, object: *mut c_void) {
     if let Some(object) = NonNull::new(object.cast()) {
@@ -383,7 +383,7 @@ unsafe extern "C" fn free_missed(cache: *const UslabCache, object: NonNull<u8>) 
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_free`] applies to each of the `n` objects.
+/// Each of the `n` objects must fulfil the contract of [`uslab_cache_free`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_free_bulk(
     cache: *const UslabCache,
@@ -402,7 +402,7 @@ pub unsafe extern "C" fn uslab_cache_free_bulk(
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies.
+/// The caller must fulfil the contract of [`uslab_cache_alloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_shrink(cache: *const UslabCache) -> usize {
     // SAFETY: the cache exists, by this function's contract.
@@ -410,7 +410,7 @@ pub unsafe extern "C" fn uslab_cache_shrink(cache: *const UslabCache) -> usize {
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies, and no other thread may use the cache during the call.
+/// The caller must fulfil the contract of [`uslab_cache_alloc`], and no other thread may use the cache during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_validate(cache: *const UslabCache) -> u64 {
     // SAFETY: the cache exists, by this function's contract.
@@ -426,7 +426,7 @@ pub unsafe extern "C" fn uslab_cache_alloc_traces(cache: *const UslabCache, fd: 
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies.
+/// The caller must fulfil the contract of [`uslab_cache_alloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_reap(cache: *const UslabCache) -> u64 {
     // SAFETY: the cache exists, by this function's contract.
@@ -453,7 +453,8 @@ pub struct UslabCacheInfo {
 }
 
 /// # Safety
-/// The contract of [`uslab_cache_alloc`] applies. `info` must point to as many writable bytes as its first word states.
+/// The caller must fulfil the contract of [`uslab_cache_alloc`]. `info` must point to as many writable bytes as its
+/// first word states.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn uslab_cache_info(cache: *const UslabCache, info: *mut UslabCacheInfo) {
     // SAFETY: by this function's contract, the cache exists, and the first word of `info` is

@@ -20,7 +20,7 @@ use uslab::{Gfp, Shrinker};
 use uslab_magazine::sync::Ordering::{AcqRel, Acquire, Relaxed};
 use uslab_magazine::sync::{AtomicBool, AtomicU64, Counter};
 
-/// Number of forks from the process that made the first cache to this process.
+/// Number of forks between the process that made the first cache and this process.
 static FORK_COUNT: Counter = Counter::new(0);
 
 extern "C" fn on_fork() {
@@ -40,11 +40,11 @@ fn register_fork_counter() {
 /// A word with the fields `forks: 32 | closed: 1 | inside: 31`; `inside` is the number of threads inside a callback.
 struct CallbackGate(AtomicU64);
 
-const CLOSED: u64 = 1 << 31;
+const GATE_CLOSED: u64 = 1 << 31;
 
 /// Returns the word for a process after `forks` forks; threads of an earlier process do not count as inside.
 fn gate_word_of_process(word: u64, forks: u64) -> u64 {
-    if word >> 32 == forks & u64::from(u32::MAX) { word } else { forks << 32 | word & CLOSED }
+    if word >> 32 == forks & u64::from(u32::MAX) { word } else { forks << 32 | word & GATE_CLOSED }
 }
 
 impl CallbackGate {
@@ -68,7 +68,7 @@ impl CallbackGate {
         let forks = FORK_COUNT.get();
         let entered = self.try_update(|word| {
             let word = gate_word_of_process(word, forks);
-            (word & CLOSED == 0).then_some(word + 1)
+            (word & GATE_CLOSED == 0).then_some(word + 1)
         });
         let result = entered.then(|| run_or_abort(call))?;
         // In the child, the count of a thread that on_fork inside a callback may have been reset.
@@ -78,8 +78,8 @@ impl CallbackGate {
     /// Closes the gate to further calls, and waits until no thread is inside.
     fn close(&self) {
         // Acquire, Release: pairs with the orderings in `try_update`.
-        let mut word = self.0.fetch_or(CLOSED, AcqRel);
-        while gate_word_of_process(word, FORK_COUNT.get()) & (CLOSED - 1) > 0 {
+        let mut word = self.0.fetch_or(GATE_CLOSED, AcqRel);
+        while gate_word_of_process(word, FORK_COUNT.get()) & (GATE_CLOSED - 1) > 0 {
             pause();
             word = self.0.load(Acquire);
         }

@@ -3,7 +3,8 @@
 //!
 //! A program may replace some forms of `new` and `delete`. If a program replaces one form, C++ requires that certain
 //! other forms call the replacement. For example, `delete` with a size calls `delete` without a size, and array forms
-//! call object forms. Each form therefore first checks if the form that it should call belongs to this library.
+//! call object forms. Each form of `new` and `delete` therefore first checks if the form that it should call belongs to
+//! this library.
 //!
 //! The `std::nothrow` forms remain in the C++ library, and call this library's forms. If an allocation fails, the
 //! `operator new` of the C++ library retries it, calls the new-handler, and throws.
@@ -17,7 +18,7 @@ use uslab::{Gfp, Uslab};
 use uslab_magazine::sync::Ordering::Relaxed;
 use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 
-/// The definition of a replaceable operator that the program uses.
+/// The program's definition of a replaceable operator.
 struct OperatorDefinition {
     name: &'static CStr,
     /// The pointer is null until the operator was looked up.
@@ -26,14 +27,14 @@ struct OperatorDefinition {
     ours: AtomicBool,
 }
 
-static NEW: OperatorDefinition = OperatorDefinition::new(c"_Znwm");
+static OPERATOR_NEW: OperatorDefinition = OperatorDefinition::new(c"_Znwm");
 static OPERATOR_NEW_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZnwmSt11align_val_t");
 static OPERATOR_DELETE: OperatorDefinition = OperatorDefinition::new(c"_ZdlPv");
 static OPERATOR_DELETE_ARRAY: OperatorDefinition = OperatorDefinition::new(c"_ZdaPv");
 static OPERATOR_DELETE_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZdlPvSt11align_val_t");
 static OPERATOR_DELETE_ARRAY_ALIGNED: OperatorDefinition = OperatorDefinition::new(c"_ZdaPvSt11align_val_t");
 
-type New = extern "C-unwind" fn(usize) -> *mut c_void;
+type NewFunction = extern "C-unwind" fn(usize) -> *mut c_void;
 type OperatorNewAlignedFn = extern "C-unwind" fn(usize, usize) -> *mut c_void;
 type Delete = unsafe extern "C" fn(*mut c_void);
 type DeleteAligned = unsafe extern "C" fn(*mut c_void, usize);
@@ -44,7 +45,7 @@ impl OperatorDefinition {
     }
     /// Returns `true` if the definition belongs to this library. Returns `false` if the operator was not looked up yet.
     #[inline(always)]
-    fn is_ours(&self) -> bool {
+    fn is_defined_here(&self) -> bool {
         // Relaxed: every thread finds the same definition.
         self.ours.load(Relaxed)
     }
@@ -76,7 +77,7 @@ impl OperatorDefinition {
 /// thread in `dlopen`, and a constructor in that thread may wait for the caller.
 pub(crate) fn find() {
     let forms = [
-        &NEW,
+        &OPERATOR_NEW,
         &OPERATOR_NEW_ALIGNED,
         &OPERATOR_DELETE,
         &OPERATOR_DELETE_ARRAY,
@@ -86,8 +87,8 @@ pub(crate) fn find() {
     forms.into_iter().for_each(|form| _ = form.found_definition());
 }
 
-/// Looks up a symbol by name. The lookup always succeeds: this library defines every form, and a caller that needs the
-/// next definition has the C++ library.
+/// Looks up a symbol by name. The lookup always succeeds, because this library defines every form, and a caller that
+/// needs the next definition has the C++ library.
 fn find_symbol(within: *mut c_void, name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the name ends in a NUL.
     NonNull::new(unsafe { libc::dlsym(within, name.as_ptr()) })
@@ -124,20 +125,22 @@ extern "C-unwind" fn new_slow(size: usize) -> *mut c_void {
         return memory;
     }
     // SAFETY: the name of the symbol determines its type.
-    let next = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.next_definition()) };
+    let next =
+        unsafe { core::mem::transmute::<NonNull<c_void>, NewFunction>(OPERATOR_NEW.next_definition()) };
     next(size)
 }
 
 /// `operator new[](size_t)`.
 #[unsafe(export_name = "_Znam")]
 pub extern "C-unwind" fn new_array(size: usize) -> *mut c_void {
-    if NEW.is_ours() { new(size) } else { new_array_slow(size) }
+    if OPERATOR_NEW.is_defined_here() { new(size) } else { new_array_slow(size) }
 }
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn new_array_slow(size: usize) -> *mut c_void {
     // SAFETY: the name of the symbol determines its type.
-    let found = unsafe { core::mem::transmute::<NonNull<c_void>, New>(NEW.found_definition()) };
+    let found =
+        unsafe { core::mem::transmute::<NonNull<c_void>, NewFunction>(OPERATOR_NEW.found_definition()) };
     found(size)
 }
 
@@ -166,7 +169,7 @@ extern "C-unwind" fn new_aligned_slow(size: usize, align: usize) -> *mut c_void 
 /// `operator new[](size_t, align_val_t)`.
 #[unsafe(export_name = "_ZnamSt11align_val_t")]
 pub extern "C-unwind" fn new_array_aligned(size: usize, align: usize) -> *mut c_void {
-    if OPERATOR_NEW_ALIGNED.is_ours() {
+    if OPERATOR_NEW_ALIGNED.is_defined_here() {
         new_aligned(size, align)
     } else {
         new_array_aligned_slow(size, align)
@@ -203,7 +206,7 @@ unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &OperatorDefinition)
 #[inline(never)]
 unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &OperatorDefinition) {
     form.found_definition();
-    if !form.is_ours() || has_size(memory, size, MAX_ALIGN) {
+    if !form.is_defined_here() || has_size(memory, size, MAX_ALIGN) {
         // SAFETY: the memory may be deleted, by the callers' contract.
         unsafe { delete_slow(memory, form) };
     }
@@ -220,7 +223,7 @@ unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form
 #[inline(never)]
 unsafe extern "C" fn delete_aligned_sized_slow(memory: *mut c_void, size: usize, align: usize) {
     OPERATOR_DELETE_ALIGNED.found_definition();
-    if !OPERATOR_DELETE_ALIGNED.is_ours() || has_size(memory, size, align.max(MAX_ALIGN)) {
+    if !OPERATOR_DELETE_ALIGNED.is_defined_here() || has_size(memory, size, align.max(MAX_ALIGN)) {
         // SAFETY: the memory may be deleted, by the callers' contract.
         unsafe { delete_aligned_slow(memory, align, &OPERATOR_DELETE_ALIGNED) };
     }
@@ -246,7 +249,7 @@ pub unsafe extern "C" fn delete(memory: *mut c_void) {
 pub unsafe extern "C" fn delete_array(memory: *mut c_void) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if OPERATOR_DELETE.is_ours() {
+        if OPERATOR_DELETE.is_defined_here() {
             free(memory);
         } else {
             delete_slow(memory, &OPERATOR_DELETE)
@@ -263,7 +266,7 @@ pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
     align_to_cache_line();
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if !(OPERATOR_DELETE.is_ours() && free_fast(memory, size, MAX_ALIGN)) {
+        if !(OPERATOR_DELETE.is_defined_here() && free_fast(memory, size, MAX_ALIGN)) {
             delete_sized_slow(memory, size, &OPERATOR_DELETE)
         }
     }
@@ -277,7 +280,7 @@ pub unsafe extern "C" fn delete_sized(memory: *mut c_void, size: usize) {
 pub unsafe extern "C" fn delete_array_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if OPERATOR_DELETE_ARRAY.is_ours() {
+        if OPERATOR_DELETE_ARRAY.is_defined_here() {
             delete_sized(memory, size);
         } else {
             delete_slow(memory, &OPERATOR_DELETE_ARRAY)
@@ -305,7 +308,7 @@ pub unsafe extern "C" fn delete_aligned(memory: *mut c_void, _align: usize) {
 pub unsafe extern "C" fn delete_array_aligned(memory: *mut c_void, align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if OPERATOR_DELETE_ALIGNED.is_ours() {
+        if OPERATOR_DELETE_ALIGNED.is_defined_here() {
             free(memory);
         } else {
             delete_aligned_slow(memory, align, &OPERATOR_DELETE_ALIGNED)
@@ -321,7 +324,7 @@ pub unsafe extern "C" fn delete_array_aligned(memory: *mut c_void, align: usize)
 pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if !(OPERATOR_DELETE_ALIGNED.is_ours() && free_fast(memory, size, align.max(MAX_ALIGN))) {
+        if !(OPERATOR_DELETE_ALIGNED.is_defined_here() && free_fast(memory, size, align.max(MAX_ALIGN))) {
             delete_aligned_sized_slow(memory, size, align)
         }
     }
@@ -335,7 +338,7 @@ pub unsafe extern "C" fn delete_aligned_sized(memory: *mut c_void, size: usize, 
 pub unsafe extern "C" fn delete_array_aligned_sized(memory: *mut c_void, size: usize, align: usize) {
     // SAFETY: the memory may be deleted, by this function's contract.
     unsafe {
-        if OPERATOR_DELETE_ARRAY_ALIGNED.is_ours() {
+        if OPERATOR_DELETE_ARRAY_ALIGNED.is_defined_here() {
             delete_aligned_sized(memory, size, align);
         } else {
             delete_aligned_slow(memory, align, &OPERATOR_DELETE_ARRAY_ALIGNED)

@@ -36,10 +36,10 @@ use uslab::Uslab;
 use uslab::options::{Dump, DumpSignal};
 use uslab::process::{OwnThread, are_alone};
 
-/// The function runs when the library is loaded: after the C library is initialised, and before `main`.
+/// The function runs when the library is loaded, after the C library is initialised and before `main`.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static ON_LOAD: extern "C" fn() = on_load;
+static LOAD_HANDLER: extern "C" fn() = on_load;
 
 /// Mean number of allocations until one is sampled for the guard. The file `slab/book/src/harden.md` states what the
 /// sampling costs.

@@ -65,7 +65,7 @@ use uslab::{Gfp, Uslab};
 
 /// The global allocator of this library's own code, whose functions are not inlined. If [`Uslab`] were inlined, its
 /// code would be in each of the thousand places that drop a box. The loader would then relocate the descriptors of all
-/// inlined restartable sequences, which would take 44 KiB of each process and a tenth of its start time.
+/// inlined restartable sequences, at a cost of 44 KiB per process and a tenth of its start time.
 struct OutOfLineAllocator;
 
 #[global_allocator]
@@ -204,13 +204,13 @@ unsafe extern "C" fn free_slow(memory: *mut c_void) {
 /// ignores the size, because memory that `realloc` kept in place may have another size.
 ///
 /// # Safety
-/// The contract of [`free`] applies.
+/// The caller must fulfil the contract of [`free`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_sized(memory: *mut c_void, size: usize) {
     // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
     unsafe { free_aligned_sized(memory, MAX_ALIGN, size) };
 }
-/// Returns `false` if the memory certainly has another size than `size`. If the size differs, `has_size` ends the
+/// Returns `false` if the memory is known to have a size other than `size`. If the size differs, `has_size` ends the
 /// program, unless the memory is null.
 #[cold]
 #[inline(never)]
@@ -221,7 +221,7 @@ fn has_size(memory: *mut c_void, size: usize, align: usize) -> bool {
 /// C23's `free_aligned_sized`.
 ///
 /// # Safety
-/// The contract of [`free`] applies.
+/// The caller must fulfil the contract of [`free`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free_aligned_sized(memory: *mut c_void, align: usize, size: usize) {
     // SAFETY: the memory is null or belongs to this library and is no longer used, by this function's contract.
@@ -258,7 +258,7 @@ pub unsafe extern "C" fn realloc(memory: *mut c_void, size: usize) -> *mut c_voi
 /// `reallocarray(3)`.
 ///
 /// # Safety
-/// The contract of [`realloc`] applies.
+/// The caller must fulfil the contract of [`realloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(memory: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {

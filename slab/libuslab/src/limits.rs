@@ -62,7 +62,7 @@ pub unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const libc::rlimi
 /// `prlimit64`, which is the same as [`prlimit`] on 64-bit machines.
 ///
 /// # Safety
-/// The contract of [`prlimit`] applies.
+/// The caller must fulfil the contract of [`prlimit`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit64(
     process: libc::pid_t,

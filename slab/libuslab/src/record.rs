@@ -10,7 +10,7 @@
 //! # Rules
 //!
 //! * During a recording, the inlined paths are closed, so each call reaches this module. Without a recording, only
-//!   slow-path calls reach this module, which costs them one load.
+//!   slow-path calls reach this module, at the cost of one load per call.
 //! * If an allocation reuses an address, its record always follows the record of the free, whatever the order of
 //!   threads. A `realloc` that moves memory makes two records, a free of the old memory and then an allocation. A
 //!   `realloc` in place records the new size.
@@ -112,7 +112,7 @@ pub(crate) fn record_free(memory: NonNull<u8>) {
 /// Calls [`Uslab::reallocate`], and records this call.
 ///
 /// # Safety
-/// The contract of [`Uslab::reallocate`] applies.
+/// The caller must fulfil the contract of [`Uslab::reallocate`].
 #[cold]
 #[inline(never)]
 pub(crate) unsafe fn reallocate(

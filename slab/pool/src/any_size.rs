@@ -1,6 +1,6 @@
 //! Tests the allocators of arbitrary block sizes against a shadow model. The test checks that blocks are aligned, do
-//! not overlap, and keep their bytes when they are resized. The test also checks that an allocator refuses a request
-//! only if it has no room. At the end of a test, all memory is one free block again.
+//! not overlap, and keep their bytes when they are resized. The test also checks that an allocator with enough room
+//! never refuses a request. At the end of a test, all memory is one free block again.
 
 use crate::area::{Area, HeapArea, StackArea};
 use crate::best_fit::{Fit, Order};
@@ -329,7 +329,7 @@ fn check_growth_in_place(heap: &mut impl Subject) {
 }
 
 #[test]
-fn block_grows_in_place_into_a_free_neighbour() {
+fn heap_block_grows_in_place_into_a_free_neighbour() {
     check_growth_in_place(&mut Tlsf::new(unaligned_area()).unwrap());
     check_growth_in_place(&mut BestFit::new(unaligned_area()).unwrap());
     for fit in [Fit::First, Fit::Next] {
@@ -385,10 +385,10 @@ fn blocks_freed_from_the_top_leave_no_padding() {
     }
 }
 
-/// If a block below other blocks is freed or shrunk, its bytes stay in use. The blocks above it can still be freed,
-/// starting from the top.
+/// If a block below other blocks is freed or shrunk, its bytes stay in use. The blocks above a freed block can still be
+/// freed, starting from the top.
 #[test]
-fn marker_frees_padding_of_blocks_freed_out_of_order() {
+fn freeing_to_a_marker_frees_padding_of_out_of_order_frees() {
     let mut array = StackArea::<1024>::new();
     let mut stack = StackAlloc::new(array.lend()).unwrap();
     let marker = stack.mark().unwrap();
@@ -406,8 +406,8 @@ fn marker_frees_padding_of_blocks_freed_out_of_order() {
     assert_eq!((stack.free_to(marker), stack.used()), (Ok(()), 0));
 }
 
-/// Regression test: freeing to a marker restored the head, and also the block with the newest padding, so bytes of the
-/// second stack were mistaken for padding.
+/// Regression test: freeing to a marker also restored the block with the newest padding, so bytes of the second stack
+/// were mistaken for padding.
 #[test]
 fn marker_of_a_dropped_stack_is_refused() {
     let mut array = StackArea::<1024>::new();

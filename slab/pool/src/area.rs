@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn area_has_its_requested_size_and_alignment() {
+    fn memory_area_has_the_requested_size_and_alignment() {
         let mut stack = StackArea::<4096>::new();
         let mut vec = Vec::with_capacity(4096);
         let areas: [(Box<dyn Area + '_>, usize); 4] = [
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn unavailable_memory_is_an_error() {
+    fn memory_area_that_cannot_be_allocated_is_an_error() {
         let error = PoolError::Memory { bytes: isize::MAX as usize };
         // Miri's heap aborts the program instead of refusing.
         if !cfg!(miri) {

@@ -74,8 +74,8 @@ impl SimpleBounds {
     /// Returns the addresses of an object's two guards.
     ///
     /// # Safety
-    /// The conditions of [`Bounds::guard`] must hold.
-    unsafe fn guards(object: NonNull<u8>, size: usize) -> [(NonNull<u32>, Side); 2] {
+    /// The caller must fulfil the safety conditions of [`Bounds::guard`].
+    unsafe fn guard_addresses(object: NonNull<u8>, size: usize) -> [(NonNull<u32>, Side); 2] {
         // SAFETY: the bytes around the object belong to the caller.
         unsafe { [(object.sub(Self::BYTES).cast(), Side::Before), (object.add(size).cast(), Side::After)] }
     }
@@ -87,14 +87,14 @@ impl Bounds for SimpleBounds {
 
     unsafe fn guard(object: NonNull<u8>, size: usize) {
         // SAFETY: the bytes around the object belong to the caller, by this function's contract.
-        for (guard, _) in unsafe { Self::guards(object, size) } {
+        for (guard, _) in unsafe { Self::guard_addresses(object, size) } {
             // SAFETY: the bytes belong to the caller, and need not be aligned.
             unsafe { guard.write_unaligned(Self::GUARD_WORD) };
         }
     }
     unsafe fn check(object: NonNull<u8>, size: usize) -> Result<(), Overrun> {
         // SAFETY: the bytes around the object belong to the caller, and `guard` wrote them.
-        for (guard, side) in unsafe { Self::guards(object, size) } {
+        for (guard, side) in unsafe { Self::guard_addresses(object, size) } {
             // SAFETY: the bytes belong to the caller, and need not be aligned.
             let value = unsafe { guard.read_unaligned() };
             if value != Self::GUARD_WORD {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn overrun_on_either_side_is_detected() {
+    fn write_past_either_end_of_a_guarded_object_is_detected() {
         for (offset, side) in [(-1, Side::Before), (-4, Side::Before), (32, Side::After), (35, Side::After)] {
             let mut arena = GuardedArena::of_pool(32, 8, fixed).unwrap();
             let (object, other) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn without_guards_objects_get_no_extra_bytes() {
+    fn arena_without_guards_adds_no_bytes_to_objects() {
         let mut arena = MemoryArena::<_, NoBounds>::of_pool(32, 8, fixed).unwrap();
         let (a, b) = (arena.alloc(OBJECT).unwrap(), arena.alloc(OBJECT).unwrap());
         assert_eq!(b.addr().get() - a.addr().get(), 32);

@@ -10,8 +10,8 @@
 //! finds both neighbours by arithmetic and merges with them immediately. Free blocks form one doubly linked list,
 //! whose links are stored in the blocks.
 //!
-//! - An allocation searches the free list, and [`Fit`] decides which block it takes. The search takes up to as many
-//!   steps as there are free blocks: O(n).
+//! - An allocation searches the free list, and [`Fit`] decides which block it takes. In the worst case, the search
+//!   visits every free block: O(n).
 //! - A free takes O(1) with [`Order::Lifo`]. With [`Order::Address`], a free searches for the block's position in the
 //!   list, unless a neighbouring block is free.
 //! - The overhead is 8 bytes of tags per block, rounding up to 16 bytes, and the gaps between blocks.
@@ -60,7 +60,7 @@ pub enum Order {
 
 const TAG: usize = 4;
 /// Flag in a tag that marks the block as used.
-const USED: u32 = 1;
+const USED_BIT: u32 = 1;
 
 /// A free-list heap in memory of the caller's choice. See the [module](self).
 ///
@@ -88,7 +88,7 @@ pub struct BestFit<A> {
 
 impl<A: Area> BestFit<A> {
     /// Makes a heap in `area` with best fit, and free blocks in address order. The heap does not use the memory before
-    /// the area's first multiple of 16, or after its last. The heap uses 16 bytes to mark its ends. Cost: the call
+    /// the first or after the last multiple of 16 in the area. The heap uses 16 bytes to mark its ends. Cost: the call
     /// writes only a few words.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl<A: Area> BestFit<A> {
         Self::with_policy(area, Fit::Best, Order::Address)
     }
     /// Makes a heap with the given policy and order of free blocks. According to the literature, first fit in address
-    /// order wastes hardly more memory than best fit, and searches less.
+    /// order searches less than best fit, and wastes hardly more memory.
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
@@ -141,8 +141,8 @@ impl<M: Words> Blocks<M> {
         let (first, end) = (start + UNIT - TAG, end - TAG);
         let mut blocks = Self { memory, fit, order, first, end, head: NONE, rover: NONE };
         // The end blocks have size 0 and are used, so that no block merges beyond the ends.
-        blocks.memory.store(first - TAG, USED);
-        blocks.memory.store(end, USED);
+        blocks.memory.store(first - TAG, USED_BIT);
+        blocks.memory.store(end, USED_BIT);
         blocks.set_boundary_tags(first, end - first, false);
         blocks.link(first, NONE, NONE);
         Ok(blocks)
@@ -313,9 +313,9 @@ impl<M: Words> Blocks<M> {
     /// Frees the block whose payload is at `payload`.
     pub fn free_block(&mut self, payload: usize) {
         let position = payload - TAG;
-        let size = (self.memory.load(position) & !USED) as usize;
+        let size = (self.memory.load(position) & !USED_BIT) as usize;
         let (previous_tag, next_tag) = (self.memory.load(position - TAG), self.memory.load(position + size));
-        let (free_before, free_behind) = (previous_tag & USED == 0, next_tag & USED == 0);
+        let (free_before, free_behind) = (previous_tag & USED_BIT == 0, next_tag & USED_BIT == 0);
         let start = if free_before { position - previous_tag as usize } else { position };
         let end = if free_behind { position + size + next_tag as usize } else { position + size };
         if free_before {
@@ -346,7 +346,7 @@ impl<M: Words> Blocks<M> {
     /// is detected.
     fn free_checked(&mut self, payload: usize) {
         let tag = self.memory.load(payload - TAG);
-        self.memory.store(payload - TAG, tag & !USED);
+        self.memory.store(payload - TAG, tag & !USED_BIT);
         self.free_block(payload);
     }
     /// Returns `true` if the tags show that a used block has its payload at `payload`.
@@ -357,8 +357,8 @@ impl<M: Words> Blocks<M> {
         }
         let position = payload - TAG;
         let tag = self.memory.peek(position);
-        let size = (tag & !USED) as usize;
-        tag & USED != 0
+        let size = (tag & !USED_BIT) as usize;
+        tag & USED_BIT != 0
             && size > 0
             && size.is_multiple_of(UNIT)
             && size <= self.end - position
@@ -366,14 +366,14 @@ impl<M: Words> Blocks<M> {
     }
     /// Returns the size of a block in bytes, without its tags.
     pub fn size(&self, payload: usize) -> usize {
-        (self.memory.peek(payload - TAG) & !USED) as usize - 2 * TAG
+        (self.memory.peek(payload - TAG) & !USED_BIT) as usize - 2 * TAG
     }
     /// Resizes a used block in place. Returns `false` if the block must grow and the next block is in use or too small.
     pub fn resize(&mut self, payload: usize, bytes: usize) -> bool {
         let position = payload - TAG;
-        let size = (self.memory.load(position) & !USED) as usize;
+        let size = (self.memory.load(position) & !USED_BIT) as usize;
         let next_tag = self.memory.load(position + size);
-        let extra = if next_tag & USED == 0 { next_tag as usize } else { 0 };
+        let extra = if next_tag & USED_BIT == 0 { next_tag as usize } else { 0 };
         let Some(need) = need(bytes, 2 * TAG).filter(|need| *need <= size + extra) else { return false };
         if need == size {
             return true;
@@ -399,11 +399,11 @@ impl<M: Words> Blocks<M> {
         let mut position = self.first;
         core::iter::from_fn(move || {
             let tag = self.memory.peek(position);
-            let size = (tag & !USED) as usize;
+            let size = (tag & !USED_BIT) as usize;
             if size == 0 {
                 return None;
             }
-            let block = (position, size, tag & USED != 0);
+            let block = (position, size, tag & USED_BIT != 0);
             position += size;
             Some(block)
         })

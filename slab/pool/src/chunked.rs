@@ -15,7 +15,7 @@
 //! [`ReservedPool`](super::ReservedPool) shows. However, with a single list, [purging](ChunkedPool::purge) would have
 //! to search the list for the slots of each empty chunk. After many allocations and frees, the slots of a single list
 //! would be spread over all memory of the pool. With a list per chunk, consecutive allocations touch few pages; the
-//! test `chunks_touch_fewer_pages_than_a_single_list` counts them.
+//! test `chunked_pool_touches_fewer_pages_than_one_free_list` counts them.
 //!
 //! Source: one of two growing pools in the comments on Reinalter's "Memory allocation strategies: a pool allocator"
 //! (2012).
@@ -61,8 +61,8 @@ struct Chunk {
 /// # Invariants
 /// * Each listed chunk is mapped with `chunk_bytes` bytes, and aligned to `chunk_bytes`. The `chunks` chunks form a
 ///   doubly linked list from `front` to `back`.
-/// * Each chunk has `capacity` slots, starting at its byte `first`. Of these slots, `live` are in use, and the others
-///   are on the chunk's free list.
+/// * Each chunk has `capacity` slots, starting at its byte `first`. In each chunk, `live` slots are in use, and the
+///   other slots are on the chunk's free list.
 /// * Every chunk with a free slot precedes all full chunks.
 #[derive(Debug)]
 pub struct ChunkedPool {

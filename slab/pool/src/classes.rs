@@ -12,7 +12,7 @@
 use super::allocator::Allocator;
 use super::error::{BadFree, PoolError, Refused};
 use super::reserved::ReservedPool;
-use super::slot::{LINK, SlotLayout};
+use super::slot::{LINK_BYTES, SlotLayout};
 use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -44,7 +44,7 @@ impl SizeClasses {
         }
         sizes.sort_unstable();
         sizes.dedup();
-        let is_invalid = |size: &&usize| **size == 0 || !size.is_multiple_of(LINK);
+        let is_invalid = |size: &&usize| **size == 0 || !size.is_multiple_of(LINK_BYTES);
         match sizes.iter().find(is_invalid) {
             Some(&size) => Err(PoolError::Class { size }),
             None if sizes.is_empty() => Err(PoolError::Class { size: 0 }),
@@ -103,8 +103,8 @@ impl ClassPools {
         let align = |size: usize| (1 << size.trailing_zeros()).min(PAGE_SIZE);
         let pools = sizes.iter().map(|&size| ReservedPool::new(SlotLayout::new(size, align(size))?, bytes));
         let pools = pools.collect::<Result<_, _>>()?;
-        let words = sizes.last().map_or(0, |last| *last.min(&TABLE) / LINK);
-        let class = |word| sizes.partition_point(|&size| size < word * LINK) as u16;
+        let words = sizes.last().map_or(0, |last| *last.min(&TABLE) / LINK_BYTES);
+        let class = |word| sizes.partition_point(|&size| size < word * LINK_BYTES) as u16;
         Ok(Self { pools, by_words: (0..=words).map(class).collect(), requested: 0 })
     }
 
@@ -119,7 +119,7 @@ impl ClassPools {
         let max = |field: fn(SlotLayout) -> usize| {
             self.pools.iter().map(|pool| field(pool.slots())).max().unwrap_or(0)
         };
-        let first = match self.by_words.get(requested.div_ceil(LINK)) {
+        let first = match self.by_words.get(requested.div_ceil(LINK_BYTES)) {
             Some(first) => usize::from(*first),
             None => self.pools.partition_point(|pool| pool.slots().size() < requested),
         };
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_size_gets_the_smallest_class_that_holds_it() {
+    fn each_size_gets_the_smallest_size_class_that_holds_it() {
         for classes in [SizeClasses::words(), SizeClasses::micro(), SizeClasses::new([8, 48, 4096]).unwrap()]
         {
             let (pools, max) = (pools(&classes), *classes.sizes().last().unwrap());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn aligned_request_gets_a_class_with_its_alignment() {
+    fn aligned_request_gets_a_size_class_with_its_alignment() {
         let pools = pools(&SizeClasses::new([32, 96, 128, 4096]).unwrap());
         let size = |size, align| pools.slot_size(layout(size, align));
         assert_eq!([size(65, 8), size(65, 32), size(65, 64)], [Ok(96), Ok(96), Ok(128)]);
@@ -261,7 +261,7 @@ mod tests {
     /// For an object of 80 bytes, a slot of 96 bytes wastes 16 bytes. A class of 80 bytes would waste no byte for this
     /// object.
     #[test]
-    fn waste_is_counted_for_objects_in_use() {
+    fn size_class_waste_counts_only_objects_in_use() {
         let mut coarse_pools = pools(&SizeClasses::micro());
         let mut word_pools = pools(&SizeClasses::words());
         let object = layout(80, 8);

@@ -78,7 +78,7 @@ impl fmt::Display for PoolError {
             Self::Align { align } => write!(f, "an alignment of {align} bytes is not a power of two"),
             Self::Start { align } => write!(f, "the memory does not begin at a multiple of {align} bytes"),
             Self::Class { size } => {
-                write!(f, "the size class {size} is not a multiple of {0} bytes", super::slot::LINK)
+                write!(f, "the size class {size} is not a multiple of {0} bytes", super::slot::LINK_BYTES)
             }
             Self::Small { slot, least } => {
                 write!(f, "a slot of {slot} bytes is too small for a link; expected at least {least} bytes")
@@ -180,7 +180,7 @@ impl fmt::Display for Refused {
 }
 impl core::error::Error for Refused {}
 
-/// The reason why a slot or block was not freed. A failed free changes neither the pool nor the slot.
+/// The reason why a slot or block was not freed. A failed free leaves the pool and the slot unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadFree {

@@ -215,7 +215,7 @@ impl<A: Area> FixedPool<A> {
         // SAFETY: the bitmap is initialised, belongs to the pool alone, and does not change while the pool is borrowed.
         self.checked.then(|| index < self.count && bits::get(unsafe { self.bitmap().as_ref() }, index))
     }
-    /// Returns the number of usable bytes of the object at `slot`, which is at least the requested size.
+    /// Returns the number of usable bytes of the object at `slot`: at least the requested size.
     ///
     /// # Errors
     /// Returns the errors of [`index`](Self::index).
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn smaller_objects_are_served_and_larger_ones_refused() {
+    fn fixed_pool_refuses_only_objects_larger_than_a_slot() {
         let mut pool = pool(4096, 16, 32);
         for (size, align) in [(4, 4), (8, 8), (12, 4), (16, 16), (16, 32), (1, 1), (0, 1)] {
             let slot = pool.alloc(layout(size, align)).unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_size_named_in_the_error_holds_a_slot() {
+    fn pool_error_names_the_memory_size_that_fits_one_slot() {
         let mut memory = [const { core::mem::MaybeUninit::uninit() }; 256];
         let start = memory.as_ptr().addr().wrapping_neg() % 64 + 1;
         for checked in [false, true] {

@@ -13,8 +13,8 @@
 //! memory of its slots, and does not store the size of a slot. Slots from several memory ranges may be freed to one
 //! list.
 //!
-//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012); its `Freelist` is the basis of the author's fixed
-//! and growing pools.
+//! Source: Reinalter, "Memory allocation strategies: a pool allocator" (2012); its `Freelist` is the basis of the
+//! author's fixed and growing pools.
 
 use super::error::PoolError;
 use super::slot::SlotLayout;
@@ -96,8 +96,8 @@ impl FreeList {
         Ok(list)
     }
 
-    /// Inserts `count` slots at the front of the chain; they begin at `first` and are `stride` bytes apart. Afterwards,
-    /// `first` is the head of the chain.
+    /// Inserts `count` slots at the front of the chain; they begin at `first` and are `stride` bytes apart. After the
+    /// call, `first` is the head of the chain.
     ///
     /// # Safety
     /// The slots must be valid for reads and writes, must be free, and must not be on a list. No code may use the slots
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_slots_of_a_range_are_used() {
+    fn free_list_uses_only_slots_completely_inside_a_range() {
         assert_eq!(list(&mut Memory::<127>::new(), 0, (32, 8, 0)).0, [0, 32, 64]);
         assert_eq!(list(&mut Memory::<129>::new(), 0, (32, 8, 0)).0, [0, 32, 64, 96]);
         assert_eq!(
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_aligned_at_the_offset_byte() {
+    fn slots_are_aligned_at_the_given_offset() {
         assert_eq!(list(&mut Memory::<128>::new(), 0, (40, 16, 4)).0, [12, 60]);
     }
 

@@ -1,4 +1,4 @@
-//! A heap of a fixed number of objects, which combines an area, a pool and an arena in one type.
+//! A heap of a fixed number of objects, made of an area, a pool and an arena in one type.
 //!
 //! Source: the `FixedSizeHeap` in Reinalter's comments on "Memory allocation strategies: a pool allocator" (2012).
 

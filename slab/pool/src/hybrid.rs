@@ -66,7 +66,7 @@ impl Hybrid {
     /// Allocates memory for `layout` from a pool or from the heap.
     ///
     /// # Errors
-    /// Returns [`Refused::Memory`] if neither a pool nor the heap has memory.
+    /// Returns [`Refused::Memory`] if the pools and the heap have no memory.
     pub fn alloc(&self, layout: Layout) -> Result<NonNull<u8>, Refused> {
         let mut routes = self.routes.get();
         let mut pools = self.pools.borrow_mut();

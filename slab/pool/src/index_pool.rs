@@ -1,7 +1,7 @@
 //! A pool that is made in constant time: free blocks are linked by number, and unused blocks are not accessed.
 //!
-//! The chain of free blocks ends at the first block that was never used. The number of that block is `initialised`; it
-//! and all later blocks are free. Making a pool of any size writes to no block. Each allocation and free takes a few
+//! The chain of free blocks ends at the first block that was never used. The number of that block is `initialised`; all
+//! blocks from there on are free. Making a pool of any size writes to no block. Each allocation and free takes a few
 //! instructions without a loop.
 //!
 //! ```text
@@ -36,10 +36,10 @@ use super::bits;
 use super::error::{BadFree, PoolError};
 use core::ptr::NonNull;
 
-/// Size in bytes of the link in a free block, which is the number of the next free block.
+/// Size in bytes of the link in a free block; the link is the number of the next free block.
 pub const INDEX: usize = size_of::<u32>();
 
-/// When an unused block joins the chain of free blocks.
+/// The policy for adding unused blocks to the chain of free blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Initialise {
     /// A block joins when the chain is empty, so that memory is accessed as late as possible. This policy needs one

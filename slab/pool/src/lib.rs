@@ -43,7 +43,7 @@
 //! # Common properties
 //!
 //! * The memory of an object is valid until the object is freed or the pool is dropped. Objects never move.
-//! * A free needs the pointer that the allocation returned, because its provenance covers the slot.
+//! * A free needs the pointer that the allocation returned, because only its provenance covers the slot.
 //! * Functions panic only where documented, and call no user code except drops. A full pool, a wrong size or refused
 //!   memory is reported as an error value ([`Refused`], [`PoolError`]). An invalid free is also reported as an error
 //!   value, if the pool checks for it ([`BadFree`]).

@@ -191,8 +191,8 @@ impl<A: Area> Arena<A> {
 }
 
 impl<A: Area, G: FnMut(usize) -> Result<A, PoolError>> Arena<A, G> {
-    /// Makes an arena that calls `grow` to get chunks; `grow` gets the number of bytes, which is `chunk`, or more for a
-    /// larger object. The call of `growing` makes the first chunk immediately.
+    /// Makes an arena that gets chunks from `grow`, each with `chunk` bytes or, for a larger object, with more bytes.
+    /// The call of `growing` makes the first chunk immediately.
     ///
     /// The closure `grow` may use any source of memory, and may enforce a limit. The closure must not use the arena for
     /// which it makes a chunk.

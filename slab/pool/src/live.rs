@@ -14,7 +14,7 @@
 use super::area::Area;
 use super::error::PoolError;
 use super::fixed::FixedPool;
-use super::slot::{LINK, SlotLayout};
+use super::slot::{LINK_BYTES, SlotLayout};
 use super::usage::Usage;
 use core::alloc::Layout;
 use core::marker::PhantomData;
@@ -50,7 +50,7 @@ pub struct LivePool<T, A: Area> {
 #[repr(C)]
 union Slot<T> {
     _object: ManuallyDrop<T>,
-    _link: [u8; LINK],
+    _link: [u8; LINK_BYTES],
 }
 
 impl<T, A: Area> LivePool<T, A> {
@@ -174,7 +174,7 @@ mod tests {
 
     /// Regression test: after a panic in an object's drop, the following objects were not dropped.
     #[test]
-    fn panicking_drop_leaks_no_remaining_object() {
+    fn panic_dropping_one_object_leaks_no_other_object() {
         struct Panics(#[allow(dead_code, reason = "counted")] Rc<()>, bool);
         impl Drop for Panics {
             fn drop(&mut self) {

@@ -47,14 +47,14 @@ impl<A: Allocator> Local<A> {
         self.0.borrow_mut().allocate(layout, 0).ok()
     }
     /// # Safety
-    /// The conditions of [`Allocator::release`] must hold.
+    /// The caller must fulfil the safety conditions of [`Allocator::release`].
     pub(crate) unsafe fn give(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the memory has this layout and is no longer used, by this function's contract.
         let freed = unsafe { self.0.borrow_mut().release(memory, layout, 0) };
         debug_assert_eq!(freed, Ok(()), "the block must belong to this allocator");
     }
     /// # Safety
-    /// The conditions of [`Allocator::resize`] must hold.
+    /// The caller must fulfil the safety conditions of [`Allocator::resize`].
     pub(crate) unsafe fn fit(&self, memory: NonNull<u8>, old: Layout, new: Layout) -> bool {
         // SAFETY: the memory has the old layout, by this function's contract.
         unsafe { self.0.borrow_mut().resize(memory, old, new, 0) }

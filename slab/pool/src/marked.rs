@@ -6,8 +6,9 @@
 //!
 //! An iteration over the slots in use loads the mark of each slot, which takes one cache line per slot. With a
 //! [bitmap](super::live), one load covers 64 slots. A mark takes 4 bytes per slot instead of one bit, and an overrun of
-//! the object can overwrite it. `MarkedPool` exists to show the cost of marks (`iteration_by_marks_reads_each_slot`).
-//! Marks are also useful if a memory dump should show which slots are in use.
+//! the object can overwrite it. `MarkedPool` exists to show the cost of marks
+//! (`iteration_over_marked_objects_reads_each_slot`). Marks are also useful if a memory dump should show which slots
+//! are in use.
 //!
 //! Source: the comments on Reinalter, "Memory allocation strategies: a pool allocator" (2012), which predict the cost
 //! of marks.
@@ -15,7 +16,7 @@
 use super::area::Area;
 use super::error::{BadFree, PoolError, Refused};
 use super::fixed::FixedPool;
-use super::slot::{LINK, SlotLayout};
+use super::slot::{LINK_BYTES, SlotLayout};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
@@ -44,7 +45,7 @@ impl<A: Area> MarkedPool<A> {
     /// Returns the errors of [`SlotLayout::new`] for an object with its mark, and the errors of
     /// [`FixedPool::new`].
     pub fn new(area: A, size: usize, align: usize) -> Result<Self, PoolError> {
-        let mark = size.max(LINK);
+        let mark = size.max(LINK_BYTES);
         let with_mark = mark.checked_add(MARK).ok_or(PoolError::Large { size })?;
         let mut pool = Self { pool: FixedPool::new(area, SlotLayout::new(with_mark, align)?)?, size, mark };
         (0..pool.pool.capacity()).for_each(|index| pool.set(pool.pool.slot(index), FREE_MARK));
@@ -107,7 +108,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn slot_mark_is_stored_after_the_link() {
+    fn slot_mark_is_stored_after_the_free_list_link() {
         for size in 1..=9 {
             let mut pool = MarkedPool::new(HeapArea::new(1024, 8).unwrap(), size, 1).unwrap();
             let layout = Layout::from_size_align(size, 1).unwrap();
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn marked_object_of_32_bytes_takes_36_bytes() {
+    fn marked_pool_slot_for_32_bytes_takes_36_bytes() {
         let mut pool = MarkedPool::new(HeapArea::new(3600, 4).unwrap(), 32, 4).unwrap();
         assert_eq!((pool.pool().capacity(), pool.pool().slots().stride()), (100, 36));
         let layout = Layout::from_size_align(33, 4).unwrap();
@@ -132,7 +133,7 @@ mod tests {
     /// Iterations by marks and by bits find the same objects. To find 8 objects, an iteration reads 256 cache lines
     /// with marks, and 4 words with bits.
     #[test]
-    fn iteration_by_marks_reads_each_slot() {
+    fn iteration_over_marked_objects_reads_each_slot() {
         let object = Layout::from_size_align(64, 4).unwrap();
         let mut marks = MarkedPool::new(HeapArea::new(256 * 68, 4).unwrap(), 64, 4).unwrap();
         let area = HeapArea::new(256 * 68, 4).unwrap();

@@ -40,8 +40,8 @@ pub const STEP: usize = 32 << 10;
 /// ```
 ///
 /// # Invariants
-/// The first `threaded` slots are inside the first `committed` bytes of the region. Each of these slots is in the free
-/// list or in use.
+/// The first `threaded` slots are inside the first `committed` bytes of the region. Each of the first `threaded` slots
+/// is in the free list or in use.
 #[derive(Debug)]
 pub struct ReservedPool {
     free: FreeList,
@@ -148,8 +148,8 @@ impl ReservedPool {
     /// Returns an error if the address is not the start of a slot in committed memory, or if no slot is in use.
     ///
     /// # Safety
-    /// If the address is a slot, this pool must have allocated it. The slot must not have been freed since, and the
-    /// caller must no longer use it.
+    /// If the address is the start of a slot, this pool must have allocated the slot. The slot must not have been freed
+    /// since, and the caller must no longer use it.
     pub unsafe fn free(&mut self, slot: NonNull<u8>) -> Result<(), BadFree> {
         let index = self.index(slot)?;
         if self.usage.live() == 0 {

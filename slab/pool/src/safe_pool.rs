@@ -56,7 +56,7 @@ pub unsafe trait RawPool {
     /// Frees a block whose address is known to be valid. If an error is found nevertheless, the block stays allocated.
     ///
     /// # Safety
-    /// The conditions of [`free_raw`](Self::free_raw) must hold.
+    /// The caller must fulfil the safety conditions of [`free_raw`](Self::free_raw).
     unsafe fn free_own(&mut self, block: NonNull<u8>) {
         // SAFETY: the block belongs to this pool and is no longer used, by this function's contract.
         let _ = unsafe { self.free_raw(block) };

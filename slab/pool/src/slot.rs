@@ -16,12 +16,12 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// Size in bytes of the link in a free slot, which is a pointer.
-pub const LINK: usize = size_of::<usize>();
+pub const LINK_BYTES: usize = size_of::<usize>();
 
 /// Size, alignment and offset of a pool's slots. See the [module](self).
 ///
 /// # Invariants
-/// `align` is a power of two. `stride` is a multiple of `align`, and at least `size` and [`LINK`].
+/// `align` is a power of two. `stride` is a multiple of `align`, and at least `size` and [`LINK_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLayout {
     size: usize,
@@ -45,8 +45,8 @@ impl SlotLayout {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the alignment is not a power of two, or if a slot would be smaller than a link or larger
-    /// than half of the address space.
+    /// Returns an error if `align` is not a power of two, or if a slot would be too small for a link or larger than
+    /// half of the address space.
     pub const fn new(size: usize, align: usize) -> Result<Self, PoolError> {
         if !align.is_power_of_two() {
             return Err(PoolError::Align { align });
@@ -54,7 +54,7 @@ impl SlotLayout {
         match size.checked_next_multiple_of(align) {
             Some(stride) if stride > isize::MAX as usize => Err(PoolError::Large { size }),
             None => Err(PoolError::Large { size }),
-            Some(slot) if slot < LINK => Err(PoolError::Small { slot, least: LINK }),
+            Some(slot) if slot < LINK_BYTES => Err(PoolError::Small { slot, least: LINK_BYTES }),
             Some(stride) => Ok(Self { size, align, offset: 0, stride, strict: false }),
         }
     }
@@ -85,7 +85,7 @@ impl SlotLayout {
     pub const fn align(&self) -> usize {
         self.align
     }
-    /// Returns the offset of the byte of a slot that is aligned.
+    /// Returns the offset of the aligned byte in a slot.
     pub const fn offset(&self) -> usize {
         self.offset
     }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_pool_refuses_other_sizes() {
+    fn strict_pool_refuses_objects_of_other_sizes() {
         let strict = SlotLayout::new(24, 8).unwrap().strict();
         let layout = |size, align| Layout::from_size_align(size, align).unwrap();
         assert_eq!(strict.admits(layout(24, 8), 0), Ok(()));
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn pool_slots_share_one_alignment_offset() {
+    fn all_slots_of_a_pool_share_one_alignment_offset() {
         let slots = SlotLayout::new(40, 8).unwrap().with_offset(4);
         let layout = |align| Layout::from_size_align(32, align).unwrap();
         assert_eq!(slots.admits(layout(8), 4), Ok(()));
@@ -187,7 +187,7 @@ mod tests {
         /// Tests that the byte at the offset is aligned in each slot, with the least padding, for any start, alignments
         /// 1 to 4096, and offsets 0 to 63.
         #[test]
-        fn the_offset_byte_of_every_slot_is_aligned(
+        fn address_at_the_offset_of_each_slot_is_aligned(
             start in any::<usize>(), log in 0..13_u32, offset in 0..64_usize, size in 8..300_usize,
         ) {
             let slots = SlotLayout::new(size, 1 << log).unwrap().with_offset(offset);

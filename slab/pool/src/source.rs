@@ -38,7 +38,7 @@ pub unsafe trait Source: Copy {
 /// Allocates new memory, copies the contents, and frees the old memory.
 ///
 /// # Safety
-/// The conditions of [`Source::resize`] must hold.
+/// The caller must fulfil the safety conditions of [`Source::resize`].
 unsafe fn move_to_new_memory(
     source: impl Source,
     memory: NonNull<u8>,

@@ -10,12 +10,12 @@
 //!   memory.
 //! - [`free_to`](StackAlloc::free_to) takes O(1), plus one load for each later marker that it also frees.
 //! - [`free`](StackAlloc::free) frees a single block: the topmost block is freed immediately, including its padding.
-//!   Any other block stays allocated until a marker frees it. If the blocks are freed in reverse order, all memory is
-//!   free at the end, unless a block was shrunk while another block was above it.
-//! - Waste: padding for alignments. Padding before a block takes at least 8 bytes, because it stores its own start.
-//!   Blocks in a stack have no header.
+//!   Any other block stays allocated until a marker frees it. If blocks are freed in reverse order, all memory is free
+//!   at the end. A block that was shrunk below another block is an exception.
+//! - Waste: padding for alignments. The padding before a block takes at least 8 bytes, because it stores where the
+//!   padding starts. Blocks in a stack have no header.
 //!
-//! A marker is moved into the call that frees it, because it can be used only once. For each valid marker, the stack
+//! A marker is moved into the call that frees it, so that it cannot be used twice. For each valid marker, the stack
 //! keeps a record in its memory; each record has the position of the previous record. A marker that was freed by an
 //! earlier marker is refused, however far the stack has grown since.
 //!
@@ -57,9 +57,9 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// # Invariants
-/// The records of all valid markers are below `head`. The records form a list: it begins at `newest`, and each record
-/// leads to one at a lower position. The paddings form a list, too: it begins with the padding before the block at
-/// `newest_padded`. Some blocks on the list of paddings may already be freed.
+/// The records of all valid markers are below `head`. The records form a list that begins at `newest`; each record
+/// leads to a record at a lower position. The paddings also form a list, which begins with the padding before the block
+/// at `newest_padded`. Some blocks on the list of paddings may already be freed.
 #[derive(Debug)]
 pub struct StackAlloc<A> {
     memory: RawWords<A>,
@@ -83,9 +83,9 @@ pub struct Marker {
     number: u64,
 }
 
-/// The record of a marker: the position of the previous record, two halves of the marker's number, the head before the
-/// marker, and the position of the newest padded block. The record is stored in the stack's memory instead of the
-/// marker, because a marker may belong to a dropped stack.
+/// The record of a marker: the previous record's position, the marker's number in two halves, the head before the
+/// marker, and the newest padded block's position. The record is stored in the stack's memory instead of the marker,
+/// because a marker may belong to a dropped stack.
 const RECORD: Layout = Layout::new::<[u32; 5]>();
 
 /// Number of bytes at the end of a padding, which store the start of the padding and the position of the previous

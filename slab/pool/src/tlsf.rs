@@ -82,7 +82,7 @@ pub struct Tlsf<A> {
 
 impl<A: Area> Tlsf<A> {
     /// Makes a heap in `area`, with 16 size classes per doubling of the size. The heap does not use the memory before
-    /// the area's first multiple of 16, or after its last. The heap uses 16 bytes to mark its ends. Cost: the call
+    /// the first or after the last multiple of 16 in the area. The heap uses 16 bytes to mark its ends. Cost: the call
     /// writes each list head, and a few words of the memory.
     ///
     /// # Errors

@@ -279,7 +279,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn objects_keep_their_values_while_others_are_allocated_and_freed(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
+        fn typed_pool_operations_do_not_change_other_objects(steps in proptest::collection::vec(proptest::prelude::any::<u16>(), 1..200)) {
             let pool = Pool::<u64, 20>::new();
             let mut boxes: Vec<(PoolBox<'_, u64>, u64)> = Vec::new();
             for step in steps {

@@ -68,7 +68,7 @@ pub enum Event {
 pub(crate) struct RawWords<A>(pub(crate) A);
 
 impl<A: Area> RawWords<A> {
-    /// Returns the address of the byte at `position`, which may be the end of the memory.
+    /// Returns the address of the byte at `position`; `position` may be the end of the memory.
     ///
     /// # Panics
     /// Panics if `position` is beyond the end of the memory.

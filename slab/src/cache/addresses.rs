@@ -29,7 +29,7 @@ impl Core {
     /// lost their addresses.
     ///
     /// # Safety
-    /// No thread reads the descriptor of a never-allocated page during the call.
+    /// No thread may read the descriptor of a never-allocated page during the call.
     pub(crate) unsafe fn fit_addresses(&self, report: impl FnOnce(usize)) {
         self.give_up_addresses(|reserved| reserved / 3);
         self.report_page_bytes(report);

@@ -1,4 +1,4 @@
-//! Allocates objects, trying each level from the CPU's stack down to the pages. An allocation tries a level, at most
+//! Allocates objects, trying each level from the CPU's stack down to the pages. An allocation tries each level at most
 //! once, after the level above it had no object.
 //!
 //! ```text

@@ -24,8 +24,8 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    pub(super) fn is_out(&self, object: NonNull<u8>) -> bool {
-        self.tags.is_out(object, self.tag)
+    pub(super) fn is_allocated(&self, object: NonNull<u8>) -> bool {
+        self.tags.is_allocated(object, self.tag)
     }
     /// For debuggers: address of the table of records; 0 without a table.
     pub(super) fn record_table_address(&self) -> usize {

@@ -109,13 +109,13 @@ impl Default for Config {
     /// Configuration for the machine's CPUs on one node, with the page allocator's default range. Up to [`KEEP_FREE`]
     /// bytes of free memory stay committed, within the process's limits.
     fn default() -> Self {
-        Self::keeping(KEEP_FREE)
+        Self::with_max_kept_bytes(KEEP_FREE)
     }
 }
 
 impl Config {
     /// The default configuration, except that the subsystem keeps `most` bytes of free memory.
-    pub(crate) fn keeping(most: usize) -> Self {
+    pub(crate) fn with_max_kept_bytes(most: usize) -> Self {
         let pages = PageConfig::default_for(Cpus::os());
         Self { heed_limits: true, ..Self::new(PageConfig { keep_free: Some(most), ..pages }) }
     }

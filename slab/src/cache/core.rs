@@ -20,7 +20,7 @@ use crate::memory::slab_memory::SlabMemory;
 use crate::profile::{NotStarted, Profiler, SEPARATE_MEMORY_MIN_RATE, SampleMemory};
 use crate::reclaim::pressure::number;
 #[cfg(any(not(loom), crossbeam_loom))]
-use crate::reclaim::rcu::Deferred;
+use crate::reclaim::rcu::DeferredFrees;
 use crate::reclaim::reaper::BackgroundReaper;
 use crate::reclaim::shrinker::Shrinkers;
 use crate::registry::List;
@@ -63,7 +63,7 @@ pub(crate) struct Core {
     pub(crate) guard: Guard,
     pub(crate) large: LargeBlocks,
     #[cfg(any(not(loom), crossbeam_loom))]
-    pub(crate) deferred: Deferred,
+    pub(crate) deferred: DeferredFrees,
     /// Tag table of checked frees, which the first checked cache creates, and the number of checked caches so far.
     pub(crate) tags: ForkMutex<(Option<Arc<Tags>>, u64)>,
     pub(crate) huge: Huge,
@@ -71,8 +71,8 @@ pub(crate) struct Core {
     pub(crate) waited_for: AtomicU32,
     /// Number of times that objects with a destructor were freed to their slabs.
     pub(crate) idle_objects: Counter,
-    /// Number of forks since the process that created the subsystem. A fork is counted only if other threads were
-    /// running.
+    /// Number of forks between the process that created the subsystem and this process. A fork is counted only if other
+    /// threads were running.
     pub(crate) forks: Counter,
     corruption: ContainedValue<Arc<corruption::Handler>>,
     pub(crate) caches: Registry<Cache>,
@@ -134,7 +134,7 @@ impl Core {
             secret,
             large: LargeBlocks::default(),
             #[cfg(any(not(loom), crossbeam_loom))]
-            deferred: Deferred::new(&cpus),
+            deferred: DeferredFrees::new(&cpus),
             tags: ForkMutex::new(Rank::Tags, (None, 0)),
             forks: Counter::new(0),
             corruption: ContainedValue::new(config.corruption),
@@ -160,7 +160,7 @@ impl Core {
             large: large().addr(),
             caches: self.caches.list().place().addr(),
             list: List::<Cache>::LAYOUT,
-            cache: Cache::SEEN,
+            cache: Cache::DESCRIPTION_OFFSET,
             bands: super::node::BANDS,
         }
     }

@@ -146,7 +146,7 @@ impl Cache {
         let Some((checked, debugged)) = self.debugged() else { return false };
         let is_valid_size = (1..=self.geometry().object_size()).contains(&size);
         let place = self.place(Object(object)).ok().filter(|_| is_valid_size && self.has_red_zones());
-        let is_in_use = checked.tags.is_out(object, checked.tag);
+        let is_in_use = checked.tags.is_allocated(object, checked.tag);
         let Some((place, record)) =
             place.and_then(|place| Some((place, self.record(checked, debugged, place)?)))
         else {
@@ -342,7 +342,7 @@ impl Cache {
                 let place = ObjectIndex { slab, index };
                 let Object(object) = self.object(place);
                 let record = self.record(checked, debugged, place);
-                let state = match checked.tags.is_out(object, checked.tag) {
+                let state = match checked.tags.is_allocated(object, checked.tag) {
                     true => State::InUse(self.used_bytes(record)),
                     false => State::Free,
                 };
@@ -369,7 +369,7 @@ impl Cache {
                 for index in 0..self.geometry().objects_at(order) {
                     let place = ObjectIndex { slab, index };
                     let Object(object) = self.object(place);
-                    if checked.tags.is_out(object, checked.tag) {
+                    if checked.tags.is_allocated(object, checked.tag) {
                         let record = debugged.and_then(|debugged| self.record(checked, debugged, place));
                         put(of(ObjectInUse {
                             object,
@@ -430,9 +430,9 @@ impl KmemCache {
     /// The call [reports](crate::corruption) damage, and then repairs it. A cache without
     /// [`RED_ZONE`](SlabDebug::RED_ZONE) and [`POISON`](SlabDebug::POISON) has nothing to check.
     ///
-    /// No other thread may allocate or free during the check, because the check would report an object that is moving
-    /// between a user and a slab as damaged. A reaper may run during the check. Empty slabs stay until the check ends,
-    /// and [`destroy`](Self::destroy) returns [`Busy`](crate::Busy).
+    /// During the check, no other thread may allocate or free, because an object on its way between a user and a slab
+    /// would be reported as damaged. A reaper may run during the check. Empty slabs stay until the check ends, and
+    /// [`destroy`](Self::destroy) returns [`Busy`](crate::Busy).
     ///
     /// Cost: the call reads all of the cache's memory, and takes each node's lock twice.
     #[doc(alias = "validate_slab_cache")]
@@ -469,13 +469,14 @@ mod tests {
         /// Number of simulated slabs. The vector's spare room holds only seven eighths of that number.
         const SLABS: usize = 16 * BULK_BATCH;
         /// An estimate of the result count that is too low in the first attempt only.
-        fn many(_: &NodeCount) -> u64 {
+        fn low_estimate(_: &NodeCount) -> u64 {
             (REQUESTED_BYTES.replace(REQUESTED_BYTES.get() + 1) * SLABS) as u64
         }
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("looked-at", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
-        let found = cache.cache().collect_from_listed_slabs(many, |_, _, put| (0..SLABS).for_each(put));
+        let found =
+            cache.cache().collect_from_listed_slabs(low_estimate, |_, _, put| (0..SLABS).for_each(put));
         assert!(found.into_iter().eq(0..SLABS));
         assert_eq!(REQUESTED_BYTES.get(), 2);
     }

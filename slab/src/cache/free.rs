@@ -30,7 +30,7 @@ impl Cache {
     /// Frees an object of this cache.
     ///
     /// # Safety
-    /// The conditions of [`KmemCache::free`](crate::KmemCache::free) hold.
+    /// The caller must fulfil the safety conditions of [`KmemCache::free`](crate::KmemCache::free).
     #[inline(always)]
     pub(crate) unsafe fn free(&self, object: NonNull<u8>) {
         // SAFETY: by contract, the caller may free the object.
@@ -42,7 +42,7 @@ impl Cache {
     /// [`free_missed`](Self::free_missed).
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold.
+    /// The caller must fulfil the safety conditions of [`free`](Self::free).
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
@@ -55,8 +55,8 @@ impl Cache {
     /// cache.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold. The object belongs to `cache`, which may no longer exist after the
-    /// call.
+    /// The caller must fulfil the safety conditions of [`free`](Self::free). The object must belong to `cache`, which
+    /// may no longer exist after the call.
     #[inline(always)]
     pub(crate) unsafe fn free_without_handle(cache: NonNull<Self>, object: NonNull<u8>) {
         // SAFETY: the object is in use up to the store that puts it on a stack, so the cache and its layer live until
@@ -70,7 +70,7 @@ impl Cache {
         }
     }
     /// # Safety
-    /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
+    /// The caller must fulfil the safety conditions of [`free_without_handle`](Self::free_without_handle).
     #[cold]
     #[inline(never)]
     unsafe fn free_via_claimed_region(cache: NonNull<Self>, object: NonNull<u8>) {
@@ -96,7 +96,7 @@ impl Cache {
         if cache.has_free_hook { cache.run_hooks_and_free(object, push) } else { push(object) }
     }
 
-    /// Frees an object after the inlined path missed, or because a free hook disables that path.
+    /// Frees an object that the inlined path did not free, because it missed or a free hook disables it.
     #[cold]
     #[inline(never)]
     pub(crate) fn free_missed(&self, object: NonNull<u8>) {
@@ -313,7 +313,7 @@ impl Cache {
     /// object only if the cache checks frees.
     pub(crate) fn size_of(&self, memory: NonNull<u8>) -> Result<usize, CorruptionKind> {
         let place = self.place(Object(memory))?;
-        if self.checked.as_ref().is_some_and(|checked| !checked.is_out(memory)) {
+        if self.checked.as_ref().is_some_and(|checked| !checked.is_allocated(memory)) {
             return Err(CorruptionKind::DoubleFree);
         }
         if self.config.no_access {
@@ -341,7 +341,7 @@ impl Cache {
     /// size.
     ///
     /// # Safety
-    /// The caller owns the object; it belongs to this cache and has at least `size` bytes.
+    /// The caller must own the object, which must belong to this cache and have at least `size` bytes.
     pub(crate) unsafe fn resize(&self, memory: NonNull<u8>, size: usize) -> bool {
         let Some(hardened) = &self.hardened else { return false };
         // SAFETY: by contract, the caller owns the object, which has at least `size` bytes. The old canary is checked
@@ -358,7 +358,7 @@ impl Cache {
     /// recognise. Refuses every other address.
     ///
     /// # Safety
-    /// The conditions of [`free_without_handle`](Self::free_without_handle) hold.
+    /// The caller must fulfil the safety conditions of [`free_without_handle`](Self::free_without_handle).
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_red_zoned_object(&self, object: NonNull<u8>) {
@@ -410,7 +410,7 @@ impl Core {
     /// Frees an object of any cache; returns `false` if no object begins at `memory`.
     ///
     /// # Safety
-    /// `memory` was allocated from this subsystem and is no longer used.
+    /// `memory` must have been allocated from this subsystem, and must no longer be used.
     #[inline]
     #[must_use]
     pub(crate) unsafe fn free_object(&self, memory: NonNull<u8>) -> bool {

@@ -8,7 +8,7 @@
 //!   objects. Declared held memory also determines the size of magazines.
 //! * The weight of an object is a mean: objects are weighed when they are constructed, and when they are freed to
 //!   their slab.
-//! * Waiters at a limit wake when an object freed to its slab is destructed, or when all objects of a freed slab are.
+//! * Waiters at a limit wake after a free object in a slab, or all objects of a freed slab, were destructed.
 
 use super::hooks::HeldBytes;
 use super::{Cache, Object};

@@ -112,7 +112,7 @@ pub struct CacheInfo {
     /// Number of allocations that got an object of another node, because the requested node had no memory. The
     /// requested node is the current CPU's node, or the argument of [`alloc_node`](crate::KmemCache::alloc_node).
     pub other_node_allocs: u64,
-    /// Number of frees of objects that belong to another node than the freeing CPU.
+    /// Number of frees of an object whose node differs from the freeing CPU's node.
     pub other_node_frees: u64,
     /// Capacity of a magazine in objects; 0 without magazines.
     pub magazine_capacity: u64,

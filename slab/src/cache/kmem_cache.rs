@@ -27,7 +27,7 @@ use uslab_magazine::tracepoints::OperationKind;
 ///
 /// Dropping the handle frees all memory of the cache. If objects are still in use, the cache continues to exist without
 /// a handle, and reports show it. A cache without a handle works without magazines: each later free returns its object
-/// directly to the slab, and the free of the last object destroys the cache.
+/// directly to the slab. The free of the last object destroys the cache.
 ///
 /// ```
 /// use uslab::{Gfp, KmemCache};
@@ -238,8 +238,8 @@ impl KmemCacheBuilder {
         self.account = Some(account.clone());
         self
     }
-    /// Declares that the objects can be freed when memory is short. The page allocator groups their pages with other
-    /// reclaimable pages.
+    /// Declares that the objects can be freed when memory is short. The page allocator groups the cache's pages with
+    /// other reclaimable pages.
     #[doc(alias = "SLAB_RECLAIM_ACCOUNT")]
     pub fn reclaimable(self) -> Self {
         self.page_flags(Gfp::RECLAIMABLE)
@@ -293,7 +293,7 @@ impl KmemCacheBuilder {
     /// A cache with a constructor or a destructor fails to build with [`CacheError::ZeroOnFree`], because its objects
     /// stay constructed. Use a [reset](crate::ObjectCacheBuilder::reset) for constructed objects.
     ///
-    /// Cost: frees write the whole object, and cannot use the inlined path, which costs some nanoseconds each.
+    /// Cost: each free writes the whole object, and cannot use the inlined path, which costs some nanoseconds.
     #[doc(alias = "init_on_free")]
     pub fn zero_on_free(mut self) -> Self {
         self.zero_on_free = true;
@@ -310,8 +310,8 @@ impl KmemCacheBuilder {
     /// Statistics, reports, and [`destroy`](KmemCache::destroy) then concern all users of the shared cache. Because
     /// statistics and `destroy` concern all users, sharing is off by default.
     ///
-    /// A cache is not shared if it has a constructor, a destructor, a limit, an account or a grace period, if it zeroes
-    /// on free, or if its [debug flags](Self::slab_debug) exceed `F`.
+    /// A cache with a constructor, a destructor, a limit, an account or a grace period is not shared. A cache that
+    /// zeroes on free, or whose [debug flags](Self::slab_debug) exceed `F`, is not shared either.
     #[doc(alias = "slab_merge")]
     pub fn merge(mut self) -> Self {
         self.merge = true;
@@ -372,8 +372,8 @@ impl KmemCacheBuilder {
     }
 
     /// Returns `true` if guard pages may sample the cache's objects. The guard does not sample objects that stay
-    /// constructed, objects that are readable when free, or objects that count towards a limit. A malloc samples its
-    /// allocations before it calls the cache.
+    /// constructed, are readable when free, or count towards a limit. A malloc samples its allocations before it calls
+    /// the cache.
     fn may_be_sampled(&self, stride: usize) -> bool {
         stride <= PAGE_SIZE
             && self.hooks.is_none()
@@ -553,8 +553,8 @@ impl KmemCache {
 
     /// Allocates an object of [`object_size`](Geometry::object_size) bytes, which the caller owns until it is freed.
     ///
-    /// The object's bytes are unspecified, or zero with [`Gfp::ZERO`]. With a constructor or a destructor, the object
-    /// is as its constructor made it, or as its last user left it.
+    /// The object's bytes are unspecified, or zero with [`Gfp::ZERO`]. If the cache has a constructor or a destructor,
+    /// the object is in the state that its constructor or its last user left.
     ///
     /// Cost: one operation on this CPU's magazine. Once per magazine, an allocation also takes the lock of the depot or
     /// the node, and occasionally it allocates pages.
@@ -639,8 +639,8 @@ impl KmemCache {
     /// A free costs the same as [`alloc`](Self::alloc).
     ///
     /// # Safety
-    /// `object` was allocated from this cache, and is not used after this call. If the cache has a constructor, the
-    /// caller leaves the object in the state that its next user expects.
+    /// `object` must have been allocated from this cache, and must not be used after this call. If the cache has a
+    /// constructor, the caller must leave the object in the state that its next user expects.
     #[inline(always)]
     #[doc(alias = "kmem_cache_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
@@ -661,7 +661,7 @@ impl KmemCache {
     /// Frees many objects.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold for each object.
+    /// Each object must fulfil the safety conditions of [`free`](Self::free).
     #[doc(alias = "kmem_cache_free_bulk")]
     pub unsafe fn free_bulk(&self, objects: impl IntoIterator<Item = NonNull<u8>>) {
         for object in objects {
@@ -703,8 +703,8 @@ impl KmemCache {
     /// wakes the sleeping threads.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold, but a reader pinned before the object was unpublished may still
-    /// read it.
+    /// The caller must fulfil the conditions of [`free`](Self::free), but a reader pinned before the object was
+    /// unpublished may still read it.
     #[doc(alias = "kfree_rcu")]
     #[doc(alias = "call_rcu")]
     #[cfg(any(not(loom), crossbeam_loom))]
@@ -751,8 +751,8 @@ impl KmemCache {
         outcome
     }
 
-    /// Registers a [shrinker](crate::shrinker), which is called when an allocation would fail at the cache's limit, or
-    /// because memory is short. Dropping the registration removes the shrinker.
+    /// Registers a [shrinker](crate::shrinker), which is called before an allocation fails at the cache's limit, and
+    /// when memory is short. Dropping the registration removes the shrinker.
     pub fn register_shrinker(&self, shrinker: impl Shrinker + 'static) -> Registration {
         self.cache.core().add_shrinker(Box::new(shrinker), Some(&self.cache))
     }
@@ -795,7 +795,7 @@ impl KmemCache {
     /// Fast half of [`free`](Self::free); returns `false` on a miss.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold.
+    /// The caller must fulfil the safety conditions of [`free`](Self::free).
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_inlined(&self, object: NonNull<u8>) -> bool {
@@ -806,7 +806,7 @@ impl KmemCache {
     /// Slow half of [`free`](Self::free), which a caller runs after the fast half missed.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold.
+    /// The caller must fulfil the safety conditions of [`free`](Self::free).
     pub unsafe fn free_missed(&self, object: NonNull<u8>) {
         self.cache.free_missed(object);
     }
@@ -824,7 +824,7 @@ mod tests {
 
     /// A process-wide malloc refuses type-stable caches, whose pages wait for readers (`Uslab::build`).
     #[test]
-    fn builder_knows_if_its_cache_is_type_stable() {
+    fn builder_reports_if_its_cache_is_type_stable() {
         let builder = || KmemCache::builder("node", 64);
         assert!(builder().type_stable().is_type_stable() && !builder().is_type_stable());
     }

@@ -84,7 +84,7 @@ impl Live {
             .flat_map(move |(first, count)| (0..count).map(move |i| address_above(first, i * self.stride)))
     }
     /// Iterates over runs of neighbouring objects. A run is the address of its first object, and the number of objects,
-    /// which are a stride apart. A run never extends past the bitmap word of its first object, which covers 64 objects.
+    /// which are a stride apart. A run never extends past one bitmap word, which covers 64 objects.
     /// [`for_each`](Iterator::for_each) is faster than a `for` loop, because it keeps no iterator state.
     pub fn runs(&self) -> Runs<'_> {
         Runs { live: self, slab: 0, word: 0, bits: self.words.first().copied().unwrap_or(0) }
@@ -180,7 +180,7 @@ mod tests {
     /// The test covers a cache with 16 objects per slab, a slab whose objects fill whole bitmap words, and a slab whose
     /// bitmap is in the side table.
     #[test]
-    fn iterating_over_a_snapshot_visits_only_objects_in_use() {
+    fn iteration_over_a_snapshot_visits_only_objects_in_use() {
         for (size, objects) in [(256, 1000), (64, 1000), (8, 3000)] {
             let subsystem = Subsystem::new(Config::default()).unwrap();
             let cache = KmemCache::builder("live", size).build_in(&subsystem).unwrap();

@@ -39,8 +39,8 @@ pub struct Mempool {
     reserve: Mutex<Vec<Reserve>>,
     /// Number of objects in a full reserve.
     reserve_size: usize,
-    /// Number of objects that are missing from a full reserve. The number is a hint: while the reserve is full, frees
-    /// need not take its lock.
+    /// Number of objects that are missing from a full reserve. The number is a hint, which spares frees the reserve's
+    /// lock while the reserve is full.
     lacks: Counter,
 }
 
@@ -101,12 +101,13 @@ impl Mempool {
         })
     }
 
-    /// Frees an object: to the reserve unless it is full, otherwise to the cache.
+    /// Frees an object to the reserve, or to the cache if the reserve is full.
     ///
-    /// Cost: one [`KmemCache::free`]. While the reserve is not full, the cost is the reserve's lock instead.
+    /// Cost: one [`KmemCache::free`]. While the reserve is not full, a free to the pool costs the reserve's lock, and
+    /// no free to the cache.
     ///
     /// # Safety
-    /// The conditions of [`KmemCache::free`] hold; the object came from this pool or its cache.
+    /// The caller must fulfil the conditions of [`KmemCache::free`]; the object must come from this pool or its cache.
     #[doc(alias = "mempool_free")]
     pub unsafe fn free(&self, object: NonNull<u8>) {
         // A free of an object from the reserve happens after the object's allocation, and therefore sees that the
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_sharing_the_last_reserved_objects_never_fail_to_allocate() {
+    fn threads_sharing_a_mempool_reserve_never_fail_to_allocate() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("r", 512).limit(Limit::Slabs(1)).build_in(&subsystem).unwrap();
         let pool = Mempool::new(cache, 4).unwrap();

@@ -111,7 +111,7 @@ pub(crate) struct CacheConfig {
     pub(crate) limit: Option<u32>,
     pub(crate) account: Option<Arc<Charges>>,
     pub(crate) type_stable: bool,
-    /// True if each free immediately checks that its object is in use, which the other debug checks require.
+    /// True if each free immediately checks that its object is in use. The other debug checks require this check.
     pub(crate) check_frees: bool,
     pub(crate) debug: SlabDebug,
     pub(crate) zero_on_free: bool,
@@ -151,8 +151,7 @@ pub(crate) struct Cache {
     multiples: u64,
     has_free_hook: bool,
     core: Arc<Core>,
-    /// Weak reference to the cache, from which an object that waits for a grace period gets a reference that keeps the
-    /// cache alive.
+    /// Weak reference to the cache. An object that waits for a grace period upgrades it, to keep the cache alive.
     this: Weak<Self>,
     /// Inlined allocation path of the magazine layer in `parts`. The path is disabled if the cache has no layer, or
     /// checks its objects. Like `frees`, `allocs` is not at the beginning of its cache line.
@@ -187,7 +186,7 @@ struct Counts {
     direct_allocs: Counter,
     direct_frees: Counter,
     direct_paths: PathCounts,
-    /// Number of allocations that got an object of another node than the requested one.
+    /// Number of allocations whose object came from a different node than requested.
     other_node_allocs: Counter,
     /// Number of frees of another node's objects that bypassed the magazines.
     other_node_frees: Counter,
@@ -308,8 +307,8 @@ impl Cache {
     pub(crate) fn max_allocs_per_miss(&self) -> u64 {
         if self.config.check_frees { 1 } else { self.config.per_cpu.capacity() }
     }
-    /// Returns the cache's inlined paths: for allocations, for frees by address, and a path that serves while the first
-    /// two are closed. The paths are disabled if a hook must run on each object.
+    /// Returns the cache's inlined paths for allocations and for frees by address, and a path that serves while both
+    /// are closed. The paths are disabled if a hook must run on each object.
     pub(crate) fn fast_paths(&self) -> [FastPath<Object, StackMemory>; 3] {
         if self.config.check_frees || self.frees.is_disabled() {
             return [FastPath::disabled(); 3];
@@ -396,7 +395,7 @@ impl Cache {
         self.counts.late_corruptions.get()
     }
     /// For debuggers: offset of the cache's description in the cache.
-    pub(crate) const SEEN: usize = std::mem::offset_of!(Self, seen);
+    pub(crate) const DESCRIPTION_OFFSET: usize = std::mem::offset_of!(Self, seen);
     pub(crate) fn is_owner(&self, owner: *mut u8) -> bool {
         owner == self.owner()
     }

@@ -33,11 +33,11 @@
 //!
 //! # Order
 //!
-//! An allocation takes objects from the fullest band first, so that sparse slabs become empty. Within a band it takes
-//! slabs from the front. New slabs are added at the back of a list. With random order, new slabs are added at a random
-//! end of a list, and a slab's objects are allocated in random order. The number of empty slabs that a node keeps
-//! follows the kernel's rule (`__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`). The kernel
-//! has a single partial list, which only shrinking sorts.
+//! An allocation takes objects from the fullest band first, so that sparse slabs become empty. Within a band, an
+//! allocation takes slabs from the front. New slabs are added at the back of a list. With random order, new slabs are
+//! added at a random end of a list, and a slab's objects are allocated in random order. The number of empty slabs that
+//! a node keeps follows the kernel's rule (`__slab_free`, `get_partial_node`, `__kmem_cache_do_shrink` of `mm/slub.c`).
+//! The kernel has a single partial list, which only shrinking sorts.
 
 use crate::cache::live::Live;
 use crate::debug::gdb;
@@ -116,7 +116,7 @@ pub(crate) struct UnlistedSlabs(FrameList);
 
 impl UnlistedSlabs {
     /// # Safety
-    /// The slab `pfn` is on no list, and no other thread knows it.
+    /// The slab `pfn` must be on no list, and no other thread may know it.
     unsafe fn push(&mut self, memory: &SlabMemory, pfn: Pfn) {
         // SAFETY: by contract, only the owner of this list uses the link of each frame on it.
         unsafe { self.0.push_back(memory.frames(), pfn) };
@@ -151,7 +151,7 @@ struct FreePageCounts {
     /// Smallest value of `unused_pages` since the last reap.
     least: u64,
     /// 1.25 times the number of unused pages after the last discard pass. While fewer pages are unused, frees do not
-    /// start another pass.
+    /// start another discard pass.
     next_pass_limit: u64,
 }
 
@@ -205,7 +205,7 @@ impl Lists {
     /// Moves a slab from the list of its earlier state `before` to the list of its current state.
     ///
     /// # Safety
-    /// The slab is on the list of state `before`, and the lists' lock is held.
+    /// The slab must be on the list of state `before`, and the caller must hold the lists' lock.
     unsafe fn move_slab(
         &mut self,
         memory: &SlabMemory,
@@ -252,7 +252,7 @@ impl Lists {
     /// Subtracts a slab of `objects` objects from the counts.
     ///
     /// # Safety
-    /// The lists' lock is held, and the slab is initialised.
+    /// The caller must hold the lists' lock, and the slab must be initialised.
     unsafe fn forget(&mut self, memory: &SlabMemory, slab: Pfn, objects: u16) {
         self.objects -= u64::from(objects);
         // SAFETY: by contract, the lock is held and the slab is set up.
@@ -399,7 +399,7 @@ impl Node {
     /// Fails if the cache is destroyed; the caller keeps the slab.
     ///
     /// # Safety
-    /// The slab is initialised, belongs to this node's cache, and is known only to the caller.
+    /// The slab must be initialised, belong to this node's cache, and be known only to the caller.
     pub(crate) unsafe fn add(
         &self,
         op: &Operation,
@@ -424,11 +424,11 @@ impl Node {
     /// Frees objects under one lock acquisition. Adds slabs that become empty, and that the node does not keep, to
     /// `unlisted`. Calls `refused` with each object that was already free. Returns the number of unused pages above the
     /// bound, for [`discard_unused`](Self::discard_unused). The result is 0 until the node has a quarter more unused
-    /// pages than after the last pass.
+    /// pages than after the last discard pass.
     ///
     /// # Safety
-    /// Each place is an object in a slab of this node and cache. The objects are in use, or the call refuses them. No
-    /// slab of the freed objects has been released.
+    /// Each place must be an object in a slab of this node and cache. The objects are in use, or the call refuses them.
+    /// No slab of the freed objects may have been released.
     pub(crate) unsafe fn free(
         &self,
         op: &Operation,
@@ -487,7 +487,7 @@ impl Node {
     /// made with the lock held.
     ///
     /// # Safety
-    /// The cache's free objects own no other memory, and readers do not see them.
+    /// The cache's free objects must own no other memory, and readers must not see them.
     pub(crate) unsafe fn discard_unused(&self, memory: &SlabMemory, most: u64) -> u64 {
         // A slab of one page has no unused page as long as an object is in use.
         let bands = if self.geometry.order() == Order::ZERO { 0 } else { BANDS };
@@ -546,8 +546,8 @@ impl Node {
 
     /// Takes the constructed free objects of one slab, so that the caller can destruct them. The search inspects up to
     /// `visits` slabs of a list, and moves each inspected slab to the back of the list. The search ends at the first
-    /// slab with constructed free objects. Returns this slab, if there is one, and reduces `visits` by the number of
-    /// inspected slabs.
+    /// slab with constructed free objects. Returns the slab with constructed free objects, if any, and reduces `visits`
+    /// by the number of inspected slabs.
     pub(crate) fn take_constructed(
         &self,
         memory: &SlabMemory,
@@ -618,8 +618,8 @@ impl Node {
     /// Forgets, in the child of a fork, other threads that kept slabs or destructed objects.
     ///
     /// # Safety
-    /// The conditions of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads) hold: this thread holds the
-    /// lock.
+    /// The calling thread must hold the lock, as [`Fork::forget_other_threads`](crate::Fork::forget_other_threads)
+    /// requires.
     pub(crate) unsafe fn forget_other_threads(&self) {
         // SAFETY: by contract, this thread holds the lock.
         if let Some(lists) = unsafe { self.lists.held() } {
@@ -647,8 +647,8 @@ impl Node {
     /// slab can be added.
     ///
     /// # Errors
-    /// If objects are in use, nothing changes. The error then has the number of objects in use, and of free objects
-    /// that threads are destructing.
+    /// If objects are in use, nothing changes. In this case, the error has the number of objects in use, and of free
+    /// objects that threads are destructing.
     pub(crate) fn close(
         nodes: &[Self],
         memory: &SlabMemory,

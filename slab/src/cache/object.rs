@@ -14,7 +14,7 @@ unsafe impl Send for Object {}
 // Models have no malloc, whose code uses this `impl`.
 impl Object {
     /// # Safety
-    /// No user owns the object at `memory`.
+    /// No user may own the object at `memory`.
     #[inline(always)]
     pub(crate) unsafe fn new(memory: NonNull<u8>) -> Self {
         Self(memory)

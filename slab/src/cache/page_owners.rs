@@ -13,8 +13,8 @@
 //! was freed, because only addresses of objects in use are looked up.
 //!
 //! A window covers 1 GiB of addresses, and the words of its pages take 2 MiB of addresses. Only the pages of the map
-//! that describe slabs of boxed objects are committed. The map is never freed, because a process uses few windows,
-//! again and again.
+//! that describe slabs of boxed objects are committed. The map is never freed, because a process reuses the same few
+//! windows.
 //!
 //! The map outlives one execution of a model, but the atomics of a model checker do not. The checkers' builds therefore
 //! use `std`'s atomics for the map.
@@ -55,7 +55,7 @@ impl Window {
         self.0.get().copied()
     }
     /// # Safety
-    /// The conditions of [`Published::offer`](crate::published::Published::offer) hold.
+    /// The caller must fulfil the safety conditions of [`Published::offer`](crate::published::Published::offer).
     unsafe fn offer(&self, new_owners: NonNull<Owners>) -> Result<&'static Owners, &'static Owners> {
         // SAFETY: by contract, `new_owners` is never freed.
         let new_owners = unsafe { new_owners.as_ref() };
@@ -74,7 +74,7 @@ static ADDRESS_WINDOWS: [Window; ADDRESS_WINDOW_COUNT] = [const { Window::new() 
 /// Cost: two loads from cache lines that are rarely written.
 ///
 /// # Safety
-/// `object` is in use, and [`set`] was called for the pages of its slab.
+/// `object` must be in use, and [`set`] must have been called for the pages of its slab.
 #[inline(always)]
 pub(crate) unsafe fn cache_of(object: NonNull<u8>) -> NonNull<Cache> {
     let address = object.addr().get();

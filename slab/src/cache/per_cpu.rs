@@ -1,8 +1,8 @@
 //! The layers in front of a cache's slabs: optional magazines and an optional quarantine.
 //!
-//! All other code reaches a cache's magazines through `PerCpu`: it allocates, frees, flushes and counts by this type.
-//! No other code tests whether a cache has magazines. A cache without magazines calls the parameter `bypass`, which
-//! accesses the slabs directly.
+//! All other code allocates, frees, flushes and counts through `PerCpu`, and never reaches a cache's magazines
+//! directly. Only `PerCpu` tests whether a cache has magazines. A cache without magazines calls the parameter `bypass`,
+//! which accesses the slabs directly.
 //!
 //! # Magazine sizes
 //!
@@ -346,7 +346,7 @@ impl PerCpu {
     /// Returns the objects of each stack and depot; `None` without magazines.
     ///
     /// # Safety
-    /// The conditions of [`Layer::view`] hold.
+    /// The caller must fulfil the safety conditions of [`Layer::view`].
     pub(crate) unsafe fn view<T>(&self, name: impl Fn(Object) -> T) -> Option<LayerView<T>> {
         // SAFETY: by contract, the conditions of `Layer::view` hold.
         self.layer().map(|layer| unsafe { layer.view(name) })
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn magazine_option_round_trips_through_text() {
+    fn magazine_option_text_parses_to_the_same_option() {
         for text in ["auto", "off", "1", "64"] {
             assert_eq!(text.parse::<Magazines>().map(|magazines| magazines.to_string()).as_deref(), Ok(text));
         }
@@ -459,7 +459,7 @@ mod tests {
 
     /// If a batch fits into a depot and a stack, repeated allocation and free of the batch must need no new slab.
     #[test]
-    fn repeated_4_mib_batches_need_no_new_slabs() {
+    fn repeating_a_4_mib_batch_needs_no_new_slab() {
         use crate::{Config, Gfp, KmemCache, Subsystem};
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         uslab_magazine::on_cpu(0);
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_kept_in_depots_are_bounded() {
+    fn object_bytes_kept_in_magazines_are_bounded() {
         let cpus = uslab_magazine::Cpus::simulated(1, 1).unwrap();
         for stride in 8..=32 << 10 {
             let config = Magazines::BySize.config(stride, 0).unwrap();

@@ -68,7 +68,7 @@ impl<'c> Prefilled<'c> {
     /// Returns an object to the stock; if the stock is full, frees the object to the cache.
     ///
     /// # Safety
-    /// The conditions of [`KmemCache::free`] hold; `object` may be any object of the stock's cache.
+    /// The caller must fulfil the conditions of [`KmemCache::free`]; `object` may be any object of the stock's cache.
     #[inline(always)]
     pub unsafe fn free(&mut self, object: NonNull<u8>) {
         if self.objects.len() < self.max_stock {
@@ -78,7 +78,7 @@ impl<'c> Prefilled<'c> {
         unsafe { self.cache.free(object) };
     }
 
-    /// Number of objects in the stock, which is also the number of next allocations that cannot fail.
+    /// Number of objects in the stock: this number of further allocations cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }

@@ -72,8 +72,8 @@ impl Core {
         self.refs().map(|cache| cache.discard_empty(&cache.operation(OperationKind::Reclaim).cold())).sum()
     }
 
-    /// Reclaims memory from all caches except `except`: they free their empty slabs and keep less memory from now on.
-    /// The call also unmaps freed mappings. Returns the number of freed slabs plus unmapped mappings.
+    /// Reclaims memory from all caches except `except`: each cache frees its empty slabs, and keeps less memory from
+    /// now on. The call also unmaps freed mappings. Returns the number of freed slabs plus unmapped mappings.
     pub(crate) fn reclaim(&self, op: &Operation, except: Option<&Cache>) -> usize {
         let others = self.refs().filter(|cache| except.is_none_or(|except| !core::ptr::eq(&**cache, except)));
         let slabs = others.inspect(|cache| cache.shrink_magazines()).map(|cache| cache.discard_empty(op));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn change_counter_is_the_sum_of_its_parts() {
+    fn cache_change_counter_is_the_sum_of_its_parts() {
         let subsystem = subsystem(1 << 30);
         let malloc = Malloc::new(&subsystem).unwrap();
         for bytes in [64, 5 << 20] {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_objects_are_flushed_after_an_interval() {
+    fn objects_idle_for_an_interval_are_flushed() {
         let subsystem = subsystem(0);
         let caches = [Magazines::Off, Magazines::BySize].map(|magazines| {
             KmemCache::builder("entry", 64).magazines(magazines).build_in(&subsystem).unwrap()
@@ -367,7 +367,7 @@ mod tests {
     // In builds that this `cfg` excludes, each allocation misses.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn guard_forces_a_miss_after_an_interval_without_samples() {
+    fn guard_forces_a_stack_miss_if_an_interval_had_no_sample() {
         let subsystem = subsystem(1000);
         let _malloc = Malloc::new(&subsystem).unwrap();
         let core = subsystem.core();

@@ -1,5 +1,5 @@
-//! The slabs of a cache: creating and charging slabs, constructing their objects, allocating and freeing objects, and
-//! releasing slabs.
+//! The slabs of a cache: their creation and charge, the construction, allocation and free of their objects, and their
+//! release.
 
 use super::{Cache, Object};
 use crate::cache::node::{BANDS, FreeOptions, FreedState, Node, ObjectIndex, State, UnlistedSlabs};
@@ -180,7 +180,7 @@ impl Cache {
         slabs
     }
 
-    /// Destructs the free objects of slabs that stay allocated, which frees the memory that these objects own. Returns
+    /// Frees the memory that free objects own, by destructing the free objects of slabs that stay allocated. Returns
     /// the number of slabs released.
     ///
     /// Objects of a type-stable cache stay constructed, because readers may access free objects.
@@ -312,7 +312,7 @@ impl Cache {
     }
 
     /// Destructs an object that no other thread can access. A panic ends only the destructor. The panic hook has
-    /// already reported it, and the caller is freeing an unrelated object and cannot handle it.
+    /// already reported the panic, which the caller cannot handle, because it is freeing an unrelated object.
     pub(super) fn destruct(&self, object: Object) {
         let Some(hooks) = &self.config.hooks else { return };
         if let Some(destruct) = &hooks.destruct {
@@ -421,7 +421,7 @@ impl Cache {
     }
 
     /// Makes a slab inaccessible if the cache's users need only the addresses of its objects. Returns `false` if the
-    /// system refuses. A slab of any other cache gets a guard page, if the system permits it.
+    /// system refuses. If the cache's objects are accessible, the slab gets a guard page, if the system permits it.
     pub(super) fn make_slab_inaccessible(&self, slab: Pfn, order: Order) -> bool {
         let pages = &self.core.memory.pages;
         let guarded = self.has_guard_page(slab) && self.core.mappings.can_map_guard_pages();

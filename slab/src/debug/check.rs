@@ -38,8 +38,8 @@
 //! the traces of planted bugs.
 //!
 //! A model does not detect errors in an object's bytes, because loom checks only its cells. A model also misses errors
-//! beyond its bound on preemptions. Models support neither size classes (`Kmalloc`) nor grace periods nor reapers. If
-//! an execution fails, the destructors of its caches and objects do not run. `loom::model` works too, with
+//! beyond its bound on preemptions. Models do not support size classes (`Kmalloc`), grace periods or reapers. If an
+//! execution fails, the destructors of its caches and objects do not run. `loom::model` works too, with
 //! `LOOM_MAX_BRANCHES=10000 LOOM_MAX_PREEMPTIONS=2`, but it does not count executions.
 
 /// Minimum number of bytes from one object to the next; the model checker's record of object owners has one cell per

@@ -147,7 +147,7 @@ pub struct Corruption<'a> {
 }
 
 impl fmt::Display for Corruption<'_> {
-    /// Writes one line. With `{:#}`, the report follows if there is one.
+    /// Writes one line. The format `{:#}` appends the report, if any.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(report) = self.report
             && f.alternate()

@@ -45,7 +45,7 @@ bitflags::bitflags! {
         /// `T`: each allocation and free is printed to standard error.
         const TRACE = 16;
         /// `A`: each allocation reaches the fault point `slab`. Without `A`, allocations that magazines serve do not
-        /// reach it.
+        /// reach the fault point `slab`.
         const FAULTS = 32;
     }
 }
@@ -116,8 +116,8 @@ impl std::error::Error for BadDebugRules {}
 
 /// Rules that select debug flags by cache name, like Linux's `slab_debug=`. See the [module](self).
 ///
-/// The first block of rules that names a cache applies to that cache. If no block names it, the last block without
-/// names applies.
+/// The first block of rules that names a cache applies to that cache. If no block names the cache, the last block
+/// without names applies.
 ///
 /// ```
 /// use uslab::debug::flags::{DebugRules, SlabDebug};
@@ -132,7 +132,7 @@ impl std::error::Error for BadDebugRules {}
 pub struct DebugRules(Option<Cow<'static, str>>);
 
 impl DebugRules {
-    /// Iterates over the blocks of rules: the letters of each block, and its names if it has any.
+    /// Iterates over the blocks of rules; each item has the letters of a block, and its names if it has any.
     fn rule_blocks(text: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
         text.split(';').map(|block| match block.split_once([',', ':']) {
             Some((letters, names)) => (letters, Some(names)),

@@ -60,7 +60,7 @@ static DESCRIPTION: Description = Description {
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct SubsystemDescription {
-    /// Address of the first page. `len` is the number of pages, and `frames` the address of the frames.
+    /// Address of the first page. `len` is the number of pages, and `frames` is the address of the frames.
     pub(crate) pages: usize,
     pub(crate) len: usize,
     pub(crate) frames: usize,
@@ -68,8 +68,8 @@ pub(crate) struct SubsystemDescription {
     pub(crate) side: usize,
     /// Owner word in the frames of large blocks, which are not slabs.
     pub(crate) large: usize,
-    /// Address of the list of caches. `list` is the list's layout, and `cache` the offset of the [`CacheDescription`]
-    /// in each cache.
+    /// Address of the list of caches. `list` is the layout of the list, and `cache` is the offset of the
+    /// [`CacheDescription`] in each cache.
     pub(crate) caches: usize,
     pub(crate) list: [usize; 4],
     pub(crate) cache: usize,
@@ -85,7 +85,7 @@ impl DebuggerEntry {
     pub(crate) const fn new() -> Self {
         Self(AtomicPtr::new(null_mut()))
     }
-    /// Lists the subsystem in the description. The caller must call it only once.
+    /// Lists the subsystem in the description. The caller must call `list` only once.
     pub(crate) fn list(&self, seen: SubsystemDescription) {
         let seen = Box::into_raw(Box::new(seen));
         // Relaxed: the program reads the pointer only in the drop, which has the subsystem exclusively.

@@ -28,7 +28,7 @@ impl Bytes {
     };
 
     /// # Safety
-    /// The object has `size` bytes, preceded by `left` and followed by `right` accessible bytes.
+    /// The object must have `size` bytes, preceded by `left` and followed by `right` accessible bytes.
     pub(crate) unsafe fn of(object: NonNull<u8>, left: usize, size: usize, right: usize) -> Self {
         let mut bytes = Self::NONE;
         let (left, kept, right) = (

@@ -22,14 +22,15 @@ use uslab_magazine::sync::unseen::{AtomicPtr, AtomicU32};
 
 /// Maximum number of saved frames of a stack; the outermost frames are cut off.
 const MAX_SAVED_FRAMES: usize = 40;
-/// Maximum number of printed frames. The allocator's innermost frames do not count, because they vary.
+/// Maximum number of printed frames. The allocator's innermost frames do not count towards the maximum, because their
+/// number varies.
 #[cfg(feature = "stacks")]
 const MAX_PRINTED_FRAMES: usize = 24;
 /// Number of hash buckets, each of which is a list of records.
 const HASH_BUCKETS: usize = 1 << 14;
 /// Number of words in a piece of the table's memory.
 const WORDS_PER_TABLE_CHUNK: u32 = 1 << 17;
-const PIECES: usize = 64;
+const TABLE_CHUNKS: usize = 64;
 /// Number of words of a record before its frames. The first word of a record is its hash. The second word contains the
 /// next record and the number of frames.
 const HEADER: u32 = 2;
@@ -48,21 +49,21 @@ pub struct CallStack(u32);
 #[derive(Debug)]
 pub(crate) struct Depot {
     lists: [AtomicU32; HASH_BUCKETS],
-    pieces: [AtomicPtr<u64>; PIECES],
+    pieces: [AtomicPtr<u64>; TABLE_CHUNKS],
     /// Number of words of the table that are in use. Word 0 is never used, so no record has number 0.
     used: AtomicU32,
 }
 
 pub(super) static DEPOT: Depot = Depot {
     lists: [const { AtomicU32::new(0) }; HASH_BUCKETS],
-    pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
+    pieces: [const { AtomicPtr::new(null_mut()) }; TABLE_CHUNKS],
     used: AtomicU32::new(HEADER),
 };
 
 std::thread_local! {
     /// True while the thread is saving a call stack or looking up symbols. An allocation during a symbol lookup saves
     /// no call stack. A report during a save has no symbols.
-    static BUSY: Cell<bool> = const { Cell::new(false) };
+    static IS_THREAD_BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `f`. If the thread is already inside a call of `run_once`, returns `None` without running `f`.
@@ -70,11 +71,11 @@ fn run_once<R>(f: impl FnOnce() -> R) -> Option<R> {
     struct StackWalkGuard;
     impl Drop for StackWalkGuard {
         fn drop(&mut self) {
-            BUSY.set(false);
+            IS_THREAD_BUSY.set(false);
         }
     }
     // A thread that is exiting may have destroyed this thread-local.
-    if BUSY.try_with(|busy| busy.replace(true)).unwrap_or(true) {
+    if IS_THREAD_BUSY.try_with(|busy| busy.replace(true)).unwrap_or(true) {
         return None;
     }
     let _done = StackWalkGuard;
@@ -101,7 +102,7 @@ impl Depot {
         let at = loop {
             let remaining_words = WORDS_PER_TABLE_CHUNK - used % WORDS_PER_TABLE_CHUNK;
             let at = if words <= remaining_words { used } else { used + remaining_words };
-            if (at + words) as usize > WORDS_PER_TABLE_CHUNK as usize * PIECES {
+            if (at + words) as usize > WORDS_PER_TABLE_CHUNK as usize * TABLE_CHUNKS {
                 return None;
             }
             match self.used.compare_exchange_weak(used, at + words, Relaxed, Relaxed) {
@@ -251,8 +252,8 @@ impl CallStack {
         self
     }
 
-    /// Returns the stack without the leading frames for which `is_own` returns `true`. Returns it unchanged if no frame
-    /// would remain, or if the table is full. The library `libuslab` calls this function.
+    /// Returns the stack without the leading frames for which `is_own` returns `true`. Returns the stack unchanged if
+    /// no frame would remain, or if the table is full. The library `libuslab` calls this function.
     pub fn skip(self, is_own: impl Fn(usize) -> bool) -> Self {
         let first = self.frames().iter().position(|&at| !is_own(at));
         first.and_then(|first| DEPOT.save(&self.frames()[first..])).map_or(self, Self)
@@ -264,15 +265,15 @@ impl CallStack {
     /// The call reads the program's debug information, which takes tens of megabytes. `uslab flame` and `pprof` read
     /// the debug information outside the program.
     pub fn each_function(self, mut see: impl FnMut(Function<'_>)) {
-        let named = cfg!(feature = "stacks") && run_once(|| self.each_named(&mut see)).is_some();
+        let named = cfg!(feature = "stacks") && run_once(|| self.for_each_named_function(&mut see)).is_some();
         if !named {
             self.frames().iter().for_each(|&at| see(Function { at, name: None, file: None }));
         }
     }
     #[cfg(not(feature = "stacks"))]
-    fn each_named(self, _see: &mut impl FnMut(Function<'_>)) {}
+    fn for_each_named_function(self, _see: &mut impl FnMut(Function<'_>)) {}
     #[cfg(feature = "stacks")]
-    fn each_named(self, see: &mut impl FnMut(Function<'_>)) {
+    fn for_each_named_function(self, see: &mut impl FnMut(Function<'_>)) {
         for (nth, &at) in outer(self.frames()).iter().enumerate() {
             let mut functions = vec![];
             backtrace::resolve(core::ptr::with_exposed_provenance_mut(at), |symbol| {
@@ -296,8 +297,8 @@ impl CallStack {
     }
 }
 
-/// Returns the frames of the stack outside the allocator, at most [`MAX_PRINTED_FRAMES`]. If all frames are the
-/// allocator's, returns all.
+/// Returns the frames of the stack outside the allocator, at most [`MAX_PRINTED_FRAMES`]. If all frames belong to the
+/// allocator, returns all frames.
 #[cfg(feature = "stacks")]
 fn outer(frames: &'static [usize]) -> &'static [usize] {
     match allocator_frames(frames.iter().map(|&at| FunctionOwner::at(at))) {
@@ -348,8 +349,8 @@ impl FunctionOwner {
 
 /// A function on a [call stack](CallStack), which is printed by name.
 ///
-/// If the name is unknown, the code's offset in its file is printed, which a debugger can look up. In a static program,
-/// the address is printed instead.
+/// If the name is unknown, the code's offset in its file is printed, so that a debugger can look it up. In a static
+/// program, the address is printed instead.
 ///
 /// ```
 /// use uslab::{Config, Gfp, KmemCache, Subsystem};
@@ -443,7 +444,7 @@ mod tests {
     /// ended the removal of leading frames too early.
     #[cfg(feature = "stacks")]
     #[test]
-    fn library_frames_between_allocator_frames_are_removed() {
+    fn call_stack_omits_library_frames_between_allocator_frames() {
         use FunctionOwner::{Library, Others, Own};
         for (name, whose) in [
             ("uslab::cache::alloc::<impl uslab::cache::Cache>::alloc", Own),
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn skip_removes_only_the_innermost_frames_of_a_call_stack() {
+    fn skipping_frames_removes_only_the_innermost_frames() {
         let stack = CallStack::from_frames(&[3, 4, 9, 3]);
         assert_eq!(stack.skip(|at| at < 9).frames(), [9, 3]);
         assert_eq!((stack.skip(|_| false), stack.skip(|_| true)), (stack, stack));
@@ -511,11 +512,11 @@ mod tests {
         assert_eq!(deep(core::hint::black_box(2 * MAX_SAVED_FRAMES)).frames().len(), MAX_SAVED_FRAMES);
     }
 
-    /// Regression test: one call site was reported as two if the call stacks were deep and one had more allocator
-    /// frames than the other.
+    /// Regression test: one call site with deep call stacks was reported as two, because the stacks had different
+    /// numbers of allocator frames.
     #[cfg(feature = "stacks")]
     #[test]
-    fn truncation_of_deep_call_stacks_ignores_allocator_frames() {
+    fn call_stack_depth_limit_ignores_allocator_frames() {
         let return_address = |f: *const ()| f.addr() + 1;
         let shown_frames = |own: usize, others: usize| {
             let mut frames = vec![return_address(CallStack::save as *const ()); own];
@@ -567,7 +568,7 @@ mod tests {
     fn empty(used: u32) -> Depot {
         Depot {
             lists: [const { AtomicU32::new(0) }; HASH_BUCKETS],
-            pieces: [const { AtomicPtr::new(null_mut()) }; PIECES],
+            pieces: [const { AtomicPtr::new(null_mut()) }; TABLE_CHUNKS],
             used: AtomicU32::new(used),
         }
     }
@@ -591,7 +592,7 @@ mod tests {
         let depot = empty(WORDS_PER_TABLE_CHUNK - 3);
         let at = depot.save(&[1, 2]).unwrap();
         assert_eq!((at, depot.frames(at)), (WORDS_PER_TABLE_CHUNK, &[1, 2][..]));
-        depot.used.store(WORDS_PER_TABLE_CHUNK * PIECES as u32 - 4, Relaxed);
+        depot.used.store(WORDS_PER_TABLE_CHUNK * TABLE_CHUNKS as u32 - 4, Relaxed);
         let last = depot.save(&[3, 4]).unwrap();
         assert_eq!(
             (depot.save(&[5]), depot.save(&[3, 4]), depot.save(&[1, 2])),

@@ -6,7 +6,7 @@
 //! shows the kind of error. Tags are uncommitted until a checked cache makes a slab. The tags of a slab take an eighth
 //! of its size.
 //!
-//! The slabs' bitmaps cannot replace tags, because the bit of an object in a magazine is also set.
+//! The slabs' bitmaps cannot replace tags, because an object in a magazine also has its bit set.
 //!
 //! A free takes the tag by an atomic exchange. If two threads free one object at the same time, only one of them finds
 //! the tag.
@@ -15,7 +15,7 @@
 mod bytes;
 
 use crate::debug::faults::{BITMAP, Faults};
-use crate::debug::tracks::Tracks;
+use crate::debug::tracks::TrackTable;
 use bytes::Bytes;
 use core::ptr::NonNull;
 use uslab_buddy::PageAllocator;
@@ -25,7 +25,7 @@ use uslab_magazine::Operation;
 use uslab_magazine::sync::Counter;
 use uslab_magazine::sync::{AtomicU8, Ordering::Relaxed};
 
-/// Number of page bytes that one tag covers, which is the size of the smallest object.
+/// Number of page bytes per tag, equal to the size of the smallest object.
 const BYTES_PER_TAG: usize = crate::geometry::WORD;
 
 #[derive(Debug)]
@@ -34,10 +34,10 @@ pub(crate) struct Tags {
     bytes: Bytes,
     /// Address of the first page.
     range: usize,
-    /// Value of the pages' count of decommitted blocks when unused tags were last discarded.
+    /// Number of decommitted blocks when unused tags were last discarded.
     seen: Counter,
     /// Records of caches that track the last allocation and free of each object.
-    pub(crate) tracks: Tracks,
+    pub(crate) tracks: TrackTable,
 }
 
 impl Tags {
@@ -56,7 +56,7 @@ impl Tags {
             bytes: Bytes::new(bytes),
             range: range.addr().get(),
             seen: Counter::new(0),
-            tracks: Tracks::new(pages, backend, faults)?,
+            tracks: TrackTable::new(pages, backend, faults)?,
         })
     }
     /// Reserves address space for the tags of the first `pages` pages.
@@ -72,8 +72,8 @@ impl Tags {
 
     /// Decommits the tags of decommitted pages. Returns the number of decommitted bytes.
     ///
-    /// Cost: a zone's lock. If blocks were decommitted since the last call, also a system call for each block that is
-    /// still decommitted.
+    /// Cost: a zone's lock. If blocks were decommitted since the last call, the call also makes a system call for each
+    /// block that is still decommitted.
     pub(crate) fn discard_unused(&self, of: &PageAllocator) -> usize {
         let decommits = of.decommits();
         if decommits == self.seen.get() {
@@ -93,7 +93,7 @@ impl Tags {
     /// Unmaps the tags of all pages with the number `pages` or above.
     ///
     /// # Safety
-    /// No slab is on these pages, and no slab is made there before the tags [grow](Self::grow).
+    /// No slab may be on these pages, and no slab may be made there before the tags [grow](Self::grow).
     pub(crate) unsafe fn cut(&self, of: &PageAllocator, pages: usize) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped tags.
         unsafe {
@@ -116,7 +116,7 @@ impl Tags {
     /// Sets the tag of `object`, which was just allocated from the cache with that tag.
     ///
     /// # Safety
-    /// The object's slab is [covered](Self::cover).
+    /// The object's slab must be [covered](Self::cover).
     #[inline(always)]
     pub(crate) unsafe fn set(&self, object: NonNull<u8>, tag: u8) {
         let offset = object.addr().get() - self.range;
@@ -137,7 +137,7 @@ impl Tags {
         byte.compare_exchange(tag, 0, Relaxed, Relaxed).is_ok()
     }
     /// Returns `true` if the object is in use and belongs to the cache with tag `tag`.
-    pub(crate) fn is_out(&self, object: NonNull<u8>, tag: u8) -> bool {
+    pub(crate) fn is_allocated(&self, object: NonNull<u8>, tag: u8) -> bool {
         // Relaxed: no other thread uses the cache, or the result is a guess.
         self.tag_of_object(object).is_some_and(|byte| byte.load(Relaxed) == tag)
     }

@@ -75,7 +75,7 @@ pub(crate) struct Record {
 
 impl Record {
     /// For debuggers: offset of the records in a block, size of a record, and distance from the allocation's track to
-    /// the free's track. The offsets of time, stack, thread and CPU in a track follow.
+    /// the free's track. The next numbers are the offsets of time, stack, thread and CPU in a track.
     pub(crate) const LAYOUT: [usize; 7] = {
         let events = offset_of!(Self, events);
         [
@@ -135,7 +135,7 @@ fn now() -> u64 {
     1
 }
 
-/// Header of a slab's block of records, which follow it in the same memory.
+/// Header of a slab's block of records; the records follow the header in the same memory.
 struct Block {
     /// The mapped memory that contains this block.
     memory: Region,
@@ -145,11 +145,11 @@ const RECORDS_OFFSET: usize = size_of::<Block>().next_multiple_of(align_of::<Rec
 
 /// Table of the addresses of slabs' record blocks, with a word per page.
 #[derive(Debug)]
-pub(crate) struct Tracks {
+pub(crate) struct TrackTable {
     table: Reserved,
 }
 
-impl Tracks {
+impl TrackTable {
     /// Makes a table for `pages` pages; returns `None` if the system refuses address space.
     pub(crate) fn new(pages: usize, backend: Backend, faults: &Faults) -> Option<Self> {
         let table = Reserved::new(pages.checked_mul(size_of::<usize>())?, backend, faults, BITMAP)?;
@@ -158,7 +158,7 @@ impl Tracks {
     /// Unmaps the table's words for pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
-    /// No slab is on these pages, now or later.
+    /// No slab may be on these pages, now or later.
     pub(crate) unsafe fn cut(&self, of: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped words.
         unsafe { of.truncate_table(&self.table, of.max_pages() * size_of::<usize>()) };
@@ -167,7 +167,7 @@ impl Tracks {
         self.table.base().addr().get()
     }
     /// # Safety
-    /// The table is committed up to and including the slab's word.
+    /// The table must be committed up to and including the slab's word.
     unsafe fn word(&self, slab: Pfn) -> &AtomicPtr<Block> {
         // SAFETY: by contract, the word is committed. An atomic pointer has the layout of a word,
         // and zero means null.
@@ -195,7 +195,7 @@ impl Tracks {
     /// Frees the records of a slab.
     ///
     /// # Safety
-    /// The slab is [covered](Self::cover), and its records are no longer used.
+    /// The slab must be [covered](Self::cover), and its records must no longer be used.
     pub(crate) unsafe fn free_slab_records(&self, slab: Pfn) {
         // SAFETY: by contract, the slab is covered. The region is moved out of the block before the block is unmapped.
         unsafe {
@@ -206,7 +206,7 @@ impl Tracks {
     /// Returns the record of an object.
     ///
     /// # Safety
-    /// The slab is [covered](Self::cover), has more than `index` objects, and exists as long as the record is
+    /// The slab must be [covered](Self::cover), have more than `index` objects, and exist as long as the record is
     /// used.
     pub(crate) unsafe fn record(&self, slab: Pfn, index: usize) -> &Record {
         // SAFETY: by contract, the slab is covered; records of zeros are empty. Acquire: pairs with the Release of
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clock_of_track_records_moves_forward() {
+    fn times_in_track_records_never_decrease() {
         let before = now();
         std::thread::sleep(std::time::Duration::from_millis(5));
         assert!(now() > before && before > 1);
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn debugger_finds_the_start_of_the_record_table() {
-        let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
+        let tracks = TrackTable::new(64, Backend::default(), &Faults::default()).unwrap();
         let slab = Pfn::new(0);
         assert!(tracks.cover(&Operation::new(), slab, 1, &Faults::default()));
         // SAFETY: the slab was just covered, and its records have no other user.
@@ -247,11 +247,11 @@ mod tests {
         }
     }
 
-    /// The test allows more memory to be committed than the words in use need.
+    /// The test accepts commits that exceed the words in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn truncated_record_table_still_covers_the_remaining_pages() {
-        let tracks = Tracks::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
+    fn shrunk_record_table_covers_the_remaining_pages() {
+        let tracks = TrackTable::new(1 << 20, Backend::Os, &Faults::default()).unwrap();
         assert_eq!(tracks.table.reserved(), size_of::<usize>() << 20);
         let pages = PageAllocator::new(crate::shadow::pages(1, 1, 1 << 30)).unwrap();
         // SAFETY: the subsystem has no slabs.
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn track_records_keep_the_last_event() {
-        let tracks = Tracks::new(64, Backend::default(), &Faults::default()).unwrap();
+        let tracks = TrackTable::new(64, Backend::default(), &Faults::default()).unwrap();
         let (op, slab) = (Operation::new(), Pfn::new(63));
         for _ in 0..2 {
             assert!(tracks.cover(&op, slab, 500, &Faults::default()));

@@ -116,8 +116,8 @@ impl Watch {
     /// its damage to `see`. Returns the number of damaged parts.
     ///
     /// # Safety
-    /// The object belongs to a slab of the cache. Only the object's user may write to the object; a free object has no
-    /// user.
+    /// The object must belong to a slab of the cache. Only the object's user may write to the object; a free object has
+    /// no user.
     pub(crate) unsafe fn inspect(
         &self,
         object: NonNull<u8>,
@@ -137,7 +137,7 @@ impl Watch {
     /// poison fills a new object.
     ///
     /// # Safety
-    /// The conditions of [`inspect`](Self::inspect) hold, and no thread uses the object.
+    /// The caller must fulfil the conditions of [`inspect`](Self::inspect), and no thread may use the object.
     pub(crate) unsafe fn fill(&self, object: NonNull<u8>, state: State) {
         for (part, range, byte) in self.parts(object.addr().get(), state) {
             // SAFETY: the parts belong to the object. By contract, the object has no user.
@@ -155,7 +155,8 @@ impl Watch {
     /// otherwise they keep the fill byte of the red zone.
     ///
     /// # Safety
-    /// The conditions of [`inspect`](Self::inspect) hold. The caller owns the object, which has at least `size` bytes.
+    /// The caller must fulfil the safety conditions of [`inspect`](Self::inspect). The caller must own the object,
+    /// which must have at least `size` bytes.
     pub(crate) unsafe fn resize(&self, object: NonNull<u8>, old: usize, size: usize, zero: bool) {
         // SAFETY: the bytes belong to the object, which the caller owns by contract.
         unsafe {
@@ -178,7 +179,7 @@ fn padding_ranges(base: NonNull<u8>, objects: Range<usize>, bytes: usize) -> [Ra
 /// Fills the padding of a slab.
 ///
 /// # Safety
-/// The slab has `bytes` bytes, and no other thread writes to its padding.
+/// The slab must have `bytes` bytes, and no other thread may write to its padding.
 pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, bytes: usize) {
     for range in padding_ranges(base, objects, bytes) {
         // SAFETY: the padding is inside the slab. By contract, no other thread writes the padding.
@@ -188,7 +189,7 @@ pub(crate) unsafe fn fill_padding(base: NonNull<u8>, objects: Range<usize>, byte
 /// Checks the padding of a slab, as [`Watch::inspect`] does for objects.
 ///
 /// # Safety
-/// The conditions of [`fill_padding`] hold.
+/// The caller must fulfil the safety conditions of [`fill_padding`].
 pub(crate) unsafe fn inspect_padding(
     base: NonNull<u8>,
     objects: Range<usize>,
@@ -203,7 +204,7 @@ pub(crate) unsafe fn inspect_padding(
 }
 
 /// # Safety
-/// The range is in the same slab as `within`, and only the caller accesses the range.
+/// The range must be in the same slab as `within`, and only the caller may access the range.
 unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
     if range.is_empty() {
         return;
@@ -222,7 +223,7 @@ unsafe fn fill(within: NonNull<u8>, part: Part, range: Range<usize>, byte: u8) {
 /// `true`.
 ///
 /// # Safety
-/// The conditions of [`fill`] hold.
+/// The caller must fulfil the safety conditions of [`fill`].
 unsafe fn inspect(
     within: NonNull<u8>,
     part: Part,

@@ -8,8 +8,7 @@ use super::Pool;
 use core::fmt::{self, Write};
 use uslab_magazine::sync::FixedPtr;
 
-/// Pools in which faults are reported. Pools outside the list of reported pools report errors only when an object is
-/// freed.
+/// Pools in which faults are reported. Pools that are not in this list report errors only when an object is freed.
 static REPORTED_POOLS: [FixedPtr<Pool>; 8] = [const { FixedPtr::null() }; 8];
 
 /// Writer to standard error that takes no lock.
@@ -108,7 +107,7 @@ pub(crate) mod handler {
     /// alternate signal stack may be too small for the symbol lookup.
     ///
     /// # Safety
-    /// `context` belongs to this thread, whose stack has not overflowed.
+    /// `context` must belong to this thread, whose stack must not have overflowed.
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_variables))]
     unsafe fn resume_in_fault_reporter(context: *mut libc::ucontext_t, address: usize) {
         let entry: extern "C" fn(usize) -> ! = report_fault;

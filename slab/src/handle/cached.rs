@@ -194,7 +194,7 @@ impl<T, W: Word, const GENERATION_BITS: u32> HandleCache<T, W, GENERATION_BITS> 
     }
     /// Returns a generation that no handle has used, as
     /// [`HandleTable::fresh_generation`](super::HandleTable::fresh_generation) does. An allocation during the call
-    /// counts either as earlier or as later than the call.
+    /// counts as either earlier or later than the call.
     pub fn fresh_generation(&self) -> Option<u32> {
         self.numbers.fresh_generation()
     }
@@ -370,7 +370,7 @@ mod tests {
 
     /// Another thread must not take the last number while the allocation runs.
     #[test]
-    fn object_with_a_number_gets_handles_without_locking() {
+    fn numbered_object_gets_a_handle_without_locking() {
         on_cpu(0);
         let pages = PageConfig::default_for(Cpus::simulated(1, 1).unwrap()).limit(4 << 20);
         let subsystem = Subsystem::new(Config { check_frees: false, ..Config::new(pages) }).unwrap();

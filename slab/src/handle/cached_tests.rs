@@ -146,7 +146,7 @@ fn handle_index_retires_once_even_if_no_other_index_is_free() {
 }
 
 #[test]
-fn stale_handle_is_valid_again_after_its_generation_wraps() {
+fn stale_handle_is_accepted_after_its_generation_wraps() {
     let subsystem = subsystem(Magazines::BySize);
     let (cache, _) = cache::<u32, 2>(&subsystem, WrapPolicy::Wrap);
     let old = cache.alloc().unwrap();

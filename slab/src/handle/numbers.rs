@@ -1,5 +1,4 @@
-//! Numbers of a handle cache's objects, and the state of each number that threads share: its life, its use, and its
-//! holders.
+//! Numbers of a handle cache's objects, each with the shared state of its object: life, use and holders.
 //!
 //! ```text
 //!   number ──> segment (64, 128, 256 ... entries, never moved or freed) ──> entry
@@ -28,9 +27,9 @@ const FIRST_SEGMENT_LEN: u64 = if cfg!(loom) { 1 } else { 64 };
 const SEGMENTS: usize = if cfg!(loom) { 3 } else { 27 };
 
 /// Flag of an entry's word: the object is in use.
-const IN_USE: u64 = 1 << 31;
+const IN_USE_FLAG: u64 = 1 << 31;
 /// Mask of the holder count in an entry's word.
-const HOLDERS: u64 = IN_USE - 1;
+const HOLDER_COUNT_MASK: u64 = IN_USE_FLAG - 1;
 
 /// State of the object with a given number.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ impl Entry {
     pub(super) fn begin(&self, object: *mut u8, generation: u32) {
         self.object.store(object, Relaxed);
         // Release: pairs with the Acquire in `hold` and `end`, so that a holder or freer finds the object prepared.
-        self.word.store(u64::from(generation) << 32 | IN_USE, Release);
+        self.word.store(u64::from(generation) << 32 | IN_USE_FLAG, Release);
         tell!("begins generation {generation} of the object at {object:?}");
     }
 
@@ -80,7 +79,7 @@ impl Entry {
     #[inline(always)]
     pub(super) fn is_in_use(&self, generation: u32) -> bool {
         let word = self.now();
-        Self::generation(word) == generation && word & IN_USE != 0
+        Self::generation(word) == generation && word & IN_USE_FLAG != 0
     }
 
     /// Holds the object if its life `generation` has not ended, and returns `true` on success. The object cannot be
@@ -92,10 +91,13 @@ impl Entry {
     pub(super) fn hold(&self, generation: u32) -> bool {
         let mut word = self.word.load(Relaxed);
         loop {
-            if Self::generation(word) != generation || word & IN_USE == 0 {
+            if Self::generation(word) != generation || word & IN_USE_FLAG == 0 {
                 return false;
             }
-            assert!(word & HOLDERS != HOLDERS, "an object has {HOLDERS} holders, the maximum");
+            assert!(
+                word & HOLDER_COUNT_MASK != HOLDER_COUNT_MASK,
+                "an object has {HOLDER_COUNT_MASK} holders, the maximum"
+            );
             // Acquire: pairs with the Release in `begin`; other holders continue the release sequence of `begin`.
             match self.word.compare_exchange(word, word + 1, Acquire, Relaxed) {
                 Ok(_) => {
@@ -117,25 +119,25 @@ impl Entry {
         // and of the thread that ended the life, come before the last holder frees the object. The Acquire pairs with
         // the Release in `release_hold` and in `end`.
         let before = self.word.fetch_sub(1, AcqRel);
-        tell!("releases the object: there were {} holders", before & HOLDERS);
-        (before & (IN_USE | HOLDERS) == 1).then_some(LastReference)
+        tell!("releases the object: there were {} holders", before & HOLDER_COUNT_MASK);
+        (before & (IN_USE_FLAG | HOLDER_COUNT_MASK) == 1).then_some(LastReference)
     }
 
     /// Ends life `generation`; returns `None` if that life has already ended. After the end of a life, no thread can
-    /// newly hold the object. If no thread holds it, the caller gets the object.
+    /// newly hold the object. If no thread holds the object, the caller gets it.
     pub(super) fn end(&self, generation: u32) -> Option<Option<LastReference>> {
         let mut word = self.word.load(Relaxed);
         loop {
-            if Self::generation(word) != generation || word & IN_USE == 0 {
+            if Self::generation(word) != generation || word & IN_USE_FLAG == 0 {
                 return None;
             }
-            let ended = word & !IN_USE;
+            let ended = word & !IN_USE_FLAG;
             // Acquire: pairs with the Release in `begin` and `release_hold`, which come before the object's next life.
             // Release: pairs with the Acquire in the `release_hold` of the last holder, which may free the object.
             match self.word.compare_exchange(word, ended, AcqRel, Relaxed) {
                 Ok(_) => {
-                    tell!("ends generation {generation}: {} holders", ended & HOLDERS);
-                    return Some((ended & HOLDERS == 0).then_some(LastReference));
+                    tell!("ends generation {generation}: {} holders", ended & HOLDER_COUNT_MASK);
+                    return Some((ended & HOLDER_COUNT_MASK == 0).then_some(LastReference));
                 }
                 Err(now) => {
                     word = now;
@@ -146,7 +148,7 @@ impl Entry {
 
     /// Returns `true` if the object is in use or held. The caller must be the only user of the entry.
     fn is_used_or_held(&self) -> bool {
-        self.word.load(Relaxed) & (IN_USE | HOLDERS) != 0
+        self.word.load(Relaxed) & (IN_USE_FLAG | HOLDER_COUNT_MASK) != 0
     }
 }
 
@@ -385,7 +387,7 @@ mod tests {
     #[should_panic(expected = "an object has 2147483647 holders")]
     fn overflow_of_the_holder_count_panics() {
         let entry = Entry::new();
-        entry.word.store(1 << 32 | IN_USE | HOLDERS, Relaxed);
+        entry.word.store(1 << 32 | IN_USE_FLAG | HOLDER_COUNT_MASK, Relaxed);
         entry.hold(1);
     }
 }

@@ -1,10 +1,10 @@
-//! Quarantine: delays the reuse of freed objects.
+//! The quarantine delays the reuse of freed objects.
 //!
 //! ```text
 //! a free ──> a random place ──> its previous object: the next place of a ring ──> its previous object: free
 //! ```
 //!
-//! The ring delays each object by as many later frees as the ring has places. The random places delay an object by an
+//! With `n` places, the ring delays each object by `n` later frees. The random places delay an object by an
 //! unpredictable number of frees. Each step of a push is one atomic exchange without a lock. A fork therefore finds
 //! every object either in one place, or in transit in one thread.
 //!

@@ -1,38 +1,39 @@
 //! Memory above the largest block of pages: each allocation is a separate mapping.
 //!
-//! A block of pages has at most 4 MiB, and is aligned to at most 4 MiB. A larger request gets its own mapping, called a
-//! *piece*. A piece grows by `mremap`, which moves pages instead of copying bytes. The kernel's `kmalloc` ends at 4 MiB
-//! and leaves larger requests to `vmalloc`. Jemalloc and dlmalloc also map each large request separately.
+//! A block of pages has at most 4 MiB, and is aligned to at most 4 MiB. A larger request gets a separate mapping, which
+//! the code calls a *piece*. A mapping grows by `mremap`, which moves pages instead of copying bytes. The kernel's
+//! `kmalloc` ends at 4 MiB and leaves larger requests to `vmalloc`. Jemalloc and dlmalloc also map each large request
+//! separately.
 //!
-//! A sorted table finds pieces by address. A free of a foreign address, or of an address inside a piece, is therefore
-//! detected.
+//! A sorted table finds mappings by address. A free of a foreign address, or of an address inside a mapping, is
+//! therefore detected.
 //!
 //! # Freed mappings
 //!
-//! Unmapping a piece is cheap, but accessing a new piece is expensive, because the system clears each of its pages. A
-//! program that replaces buffers of 5 to 25 MiB spends nine tenths of its time on clearing pages. Freed pieces are
-//! therefore kept for a while, together with their contents. A request gets the smallest kept piece that is large
-//! enough. If that piece exceeds the request by more than an eighth, the surplus is cut off and kept for later
-//! requests. A smaller surplus is handed out with the piece, to avoid fragments. Adjacent freed pieces are merged.
+//! Unmapping is cheap, but the first access to a new mapping is expensive, because the system clears each of its pages.
+//! A program that replaces buffers of 5 to 25 MiB spends nine tenths of its time on clearing pages. Freed mappings are
+//! therefore kept for a while, together with their contents. A request gets the smallest kept mapping that is large
+//! enough. If that mapping exceeds the request by more than an eighth, the surplus is cut off and kept for later
+//! requests. A smaller surplus is handed out with the mapping, to avoid fragments. Adjacent freed mappings are merged.
 //!
-//! The kept pieces may have at most as many bytes as the pieces in use. Regardless of the pieces in use, a quarter of
-//! [`Config::huge_cache`](crate::Config::huge_cache) may be kept. The kept pieces never exceed `huge_cache` (default
-//! [`HUGE_CACHE`]). The least recently used pieces are unmapped first. If addresses are limited (`RLIMIT_AS`), the kept
-//! pieces take at most a quarter of the remaining addresses. All kept pieces are unmapped in these cases:
+//! The kept mappings may not take more bytes than the mappings in use. Regardless of the mappings in use, a quarter of
+//! [`Config::huge_cache`](crate::Config::huge_cache) may be kept. The kept mappings never exceed `huge_cache` (default
+//! [`HUGE_CACHE`]). The least recently used mappings are unmapped first. If addresses are limited (`RLIMIT_AS`), the
+//! kept mappings take at most a quarter of the remaining addresses. All kept mappings are unmapped in these cases:
 //!
-//! * after two reaping intervals in which no request used the kept pieces, also if the user calls
+//! * after two reaping intervals in which no request used the kept mappings, also if the user calls
 //!   [`reap`](crate::Subsystem::reap);
 //! * if memory is short, or if the system refuses a mapping or a page;
 //! * in a call of [`shrink`](crate::Subsystem::shrink) or [`Uslab::release`](crate::Uslab::release).
 //!
-//! Other allocators keep freed pieces differently. From the second piece on, glibc keeps freed pieces of up to 32 MiB
+//! Other allocators keep freed blocks differently. From the second block on, glibc keeps freed blocks of up to 32 MiB
 //! in its heap, because its `mmap` threshold follows the freed sizes. glibc trims the top of the heap above twice its
-//! `mmap` threshold. gperftools keeps all freed pieces, mimalloc keeps them for 10 ms or longer, and jemalloc keeps no
-//! piece above 8 MiB (`oversize_threshold`).
+//! `mmap` threshold. gperftools keeps all freed blocks, mimalloc keeps them for 10 ms or longer, and jemalloc keeps no
+//! block above 8 MiB (`oversize_threshold`).
 //!
-//! A piece is zeroed by clearing its pages if most of them were accessed, and by decommitting them otherwise
+//! A mapping is zeroed by clearing its pages if most of them were accessed, and by decommitting them otherwise
 //! ([`Region::clear`]). A page fault costs several times as much as clearing a resident page. Clearing a sparsely used
-//! piece would make the whole piece resident.
+//! mapping would make the whole mapping resident.
 //!
 //! Mappings of [`Backend::Heap`] are unmapped when they are freed.
 //!
@@ -46,13 +47,13 @@
 //!
 //! # Invariants
 //!
-//! * A piece is mapped and in the table from before its address is handed out until after its free. A freed piece is in
-//!   the list of kept pieces, or is about to be unmapped. One lock protects both the table of pieces and the list of
-//!   kept pieces.
-//! * The table has separate memory, and the list of freed pieces is allocated when the subsystem is made. Operations on
-//!   pieces therefore never call the global heap.
-//! * The lock is not held while pieces are mapped and unmapped. A resize does hold the lock, because no other thread
-//!   may find the piece during the resize.
+//! * A mapping exists and is in the table from before its address is handed out until after its free. A freed mapping
+//!   is in the list of kept mappings, or is about to be unmapped. One lock protects both the table of mappings and the
+//!   list of kept mappings.
+//! * The table has separate memory, and the list of freed mappings is allocated when the subsystem is made. Operations
+//!   on mappings therefore never call the global heap.
+//! * The lock is not held while mappings are made and unmapped. A resize does hold the lock, because no other thread
+//!   may find the mapping during the resize.
 
 mod freed;
 
@@ -70,8 +71,7 @@ use uslab_magazine::sync::fork::ForkMutex;
 use uslab_magazine::sync::{AtomicBool, Counter, Rank};
 use uslab_magazine::{Operation, Paths};
 
-/// Maximum number of pieces, about the number of mappings that Linux allows a process
-/// (`vm.max_map_count`).
+/// Maximum number of mappings, about the number of mappings that Linux allows a process (`vm.max_map_count`).
 const MAX_HUGE_MAPPINGS: usize = if cfg!(loom) { 1 } else { 1 << 16 };
 
 /// Default maximum bytes of freed mappings that are kept.
@@ -132,7 +132,7 @@ pub struct HugeInfo {
 pub(crate) struct Huge {
     backend: Backend,
     huge_pages: HugePages,
-    /// Size in bytes of the guard at the end of a piece. `guards` is the maximum number of pieces with a guard.
+    /// Size in bytes of the guard at the end of a mapping. `guards` is the maximum number of mappings with a guard.
     guard: usize,
     guards: usize,
     faults: Faults,
@@ -145,7 +145,7 @@ pub(crate) struct Huge {
     system_calls: Counter,
 }
 
-/// The pieces and their counts, protected by the lock.
+/// The mappings and their counts, protected by the lock.
 #[derive(Debug)]
 pub(crate) struct HugeState {
     used: Table,
@@ -163,12 +163,12 @@ fn pages_of(piece: &Region) -> u64 {
 }
 
 impl HugeState {
-    /// Makes room in the table for one more piece; returns `false` if memory is short.
+    /// Makes room in the table for one more mapping; returns `false` if memory is short.
     fn reserve(&self) -> bool {
         self.used.reserve()
     }
     /// # Safety
-    /// The table has room for one more piece when this is called.
+    /// The table must have room for one more mapping.
     unsafe fn insert(&mut self, piece: Region) {
         self.pages += pages_of(&piece);
         // SAFETY: by contract, the table has room.
@@ -181,20 +181,21 @@ impl HugeState {
     }
 }
 
-/// Freed pieces in quarantine. For a while their addresses are not reused, and an access to them faults.
+/// Freed mappings in quarantine. For a while, the addresses of these mappings are not reused, and an access to them
+/// faults.
 #[derive(Debug)]
 struct QuarantinedRanges {
-    /// The pieces in quarantine; an empty box if quarantine is disabled. The pieces are boxed to keep them off the
+    /// The mappings in quarantine; an empty box if quarantine is disabled. The mappings are boxed to keep them off the
     /// stack.
     regions: Box<[Option<Region>]>,
     next: usize,
 }
 
-/// Maximum number of pieces in quarantine.
+/// Maximum number of mappings in quarantine.
 const MAX_QUARANTINED_PIECES: usize = 64;
 
 impl QuarantinedRanges {
-    /// Adds a freed piece; if the ring is full, returns the oldest piece.
+    /// Adds a freed mapping; if the ring is full, returns the oldest mapping.
     fn put(&mut self, region: Region) -> Option<Region> {
         self.next = (self.next + 1) % MAX_QUARANTINED_PIECES;
         self.regions[self.next].replace(region)
@@ -204,7 +205,7 @@ impl QuarantinedRanges {
     }
 }
 
-/// The pieces in use, sorted by address.
+/// The mappings in use, sorted by address.
 ///
 /// # Invariants
 /// The first `len` elements of the memory hold one region each, in ascending order and disjoint.
@@ -230,8 +231,8 @@ impl DerefMut for Table {
 }
 
 impl Table {
-    /// Returns the index of the piece at `address`. The error distinguishes a foreign address from an address inside a
-    /// piece.
+    /// Returns the index of the mapping at `address`. The error distinguishes a foreign address from an address inside
+    /// a mapping.
     fn find(&self, address: usize) -> Result<usize, CorruptionKind> {
         let next_index = self.partition_point(|piece| piece.base().addr().get() <= address);
         let Some(piece) = next_index.checked_sub(1).map(|at| &self[at]) else {
@@ -244,13 +245,13 @@ impl Table {
         }
     }
 
-    /// Makes room for one more piece; returns `false` if memory is short.
+    /// Makes room for one more mapping; returns `false` if memory is short.
     fn reserve(&self) -> bool {
         self.memory.commit(&Operation::new(), (self.len + 1) * size_of::<Region>())
     }
 
     /// # Safety
-    /// The caller has reserved room for one more piece.
+    /// The caller must have reserved room for one more mapping.
     unsafe fn insert(&mut self, piece: Region) {
         let at = self.partition_point(|other| other.base() < piece.base());
         // SAFETY: by contract, the table has room. The regions from `at` on move up by one, and the new region takes
@@ -285,13 +286,13 @@ impl Drop for Table {
 }
 
 impl Huge {
-    /// Bytes of address space that the table of pieces reserves.
+    /// Bytes of address space that the table of mappings reserves.
     pub(crate) const MAPPING_TABLE_BYTES: usize =
         (MAX_HUGE_MAPPINGS * size_of::<Region>()).next_multiple_of(PAGE_SIZE);
 
     /// Makes the allocator, which keeps up to `max_kept_bytes` bytes of freed mappings. Returns `None` if the system
-    /// refuses address space for the table. If `guards` is given, at most that number of pieces are followed by an
-    /// inaccessible page. The addresses of freed pieces are then not reused for a while.
+    /// refuses address space for the table. If `guards` is given, at most that number of mappings are followed by an
+    /// inaccessible page. The addresses of freed mappings are then not reused for a while.
     pub(crate) fn new(
         addresses: &mut Reservation,
         huge_pages: HugePages,
@@ -352,7 +353,7 @@ impl Huge {
         pieces.frees + pieces.unmapped
     }
 
-    /// Returns `true` if the pieces are sorted and disjoint, and their number agrees with the counters.
+    /// Returns `true` if the mappings are sorted and disjoint, and their number agrees with the counters.
     pub(crate) fn agrees(&self) -> bool {
         let pieces = self.pieces.lock();
         let table = &pieces.used;
@@ -369,11 +370,11 @@ impl Huge {
             && table.iter().map(pages_of).sum::<u64>() == pieces.pages
     }
 
-    pub(crate) fn pieces(&self) -> &ForkMutex<HugeState> {
+    pub(crate) fn state_lock(&self) -> &ForkMutex<HugeState> {
         &self.pieces
     }
 
-    /// Allocates from a freed mapping. The bytes are zero if `zero` is true, and unspecified otherwise. If the piece
+    /// Allocates from a freed mapping. The bytes are zero if `zero` is true, and unspecified otherwise. If the mapping
     /// could not be added to the table, it was unmapped, and the error is the number of unmapped bytes.
     pub(crate) fn reuse(&self, layout: Layout, zero: bool) -> Option<Result<NonNull<u8>, usize>> {
         // If guards are on, only pieces that could not be unmapped are kept.
@@ -397,11 +398,11 @@ impl Huge {
     pub(crate) fn mapping_bytes_for(&self, layout: Layout) -> usize {
         (layout.size() + self.guard).max(1).next_multiple_of(PAGE_SIZE)
     }
-    /// Returns `true` if one more piece may get a guard.
+    /// Returns `true` if one more mapping may get a guard.
     pub(crate) fn may_add_guard(&self) -> bool {
         self.pieces.lock().used.len() < self.guards
     }
-    /// Maps a new zeroed piece. The piece has a guard if `mappings` permits one more.
+    /// Creates a new zeroed mapping. The mapping has a guard if `mappings` permits one more.
     pub(crate) fn map(&self, layout: Layout, mappings: &Mappings) -> Option<NonNull<u8>> {
         let bytes = layout.size().checked_add(self.guard)?;
         let piece = Region::committed(bytes, layout.align(), self.backend, &self.faults)?;
@@ -417,7 +418,7 @@ impl Huge {
         Some(memory)
     }
 
-    /// Adds a piece to the table, and returns its address.
+    /// Adds a mapping to the table, and returns its address.
     fn hand_out(&self, piece: Region, reused: bool) -> Option<NonNull<u8>> {
         let base = piece.base();
         let mut pieces = self.pieces.lock();
@@ -488,11 +489,12 @@ impl Huge {
         Ok(bytes)
     }
 
-    /// Unmaps a freed piece. Returns the number of bytes of the piece.
+    /// Unmaps a freed mapping. Returns the number of bytes of the mapping.
     ///
     /// # Errors
-    /// Fails if the system refuses to unmap. A piece that could not be unmapped is kept, and a later call tries again.
-    /// Another kept piece may have been unmapped instead. The error is the number of bytes that were unmapped.
+    /// Fails if the system refuses to unmap. A mapping that could not be unmapped is kept, and a later call tries
+    /// again. Instead of a mapping that cannot be unmapped, another kept mapping may have been unmapped. The error is
+    /// the number of bytes that were unmapped.
     fn unmap(&self, piece: Region) -> Result<usize, usize> {
         let bytes = piece.bytes();
         match piece.unmap() {
@@ -542,7 +544,7 @@ impl Huge {
         self.unmap_freed_mappings(|freed| freed.pop_if_kept_exceeds(0))
     }
 
-    /// Ends a reaping interval: unmaps pieces that were freed before the end of the previous interval and not used
+    /// Ends a reaping interval, and unmaps mappings that were freed before the previous interval ended and not used
     /// since. Returns the number of unmapped bytes.
     pub(crate) fn end_interval(&self) -> usize {
         self.pieces.lock().freed.end_interval();

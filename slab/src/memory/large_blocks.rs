@@ -56,7 +56,7 @@ impl LargeBlocks {
         self.pages.sub(u64::from(order.pages()));
     }
     /// Counts the level that served a completed free.
-    pub(crate) fn returned(&self, op: &Operation) {
+    pub(crate) fn count_free(&self, op: &Operation) {
         self.paths.count(op);
     }
     pub(crate) fn info(&self) -> LargeInfo {

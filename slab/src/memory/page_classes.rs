@@ -47,7 +47,7 @@ impl PageClass {
     /// Reads the word.
     ///
     /// # Safety
-    /// The caller owns the page, or owns memory inside it.
+    /// The caller must own the page, or own memory inside it.
     #[inline(always)]
     pub(crate) unsafe fn get(&self) -> PageRecord {
         // SAFETY: the word is written before any memory of the page is handed out, and again after all memory of the
@@ -71,7 +71,7 @@ impl PageClasses {
     /// Unmaps the records of pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
-    /// No thread reads the class of a page that cannot exist, now or later.
+    /// No thread may read the class of a page that cannot exist, now or later.
     pub(crate) unsafe fn trim(&self, allocator: &PageAllocator) {
         // SAFETY: the region has no other user. By contract, no thread reads the unmapped words.
         unsafe { allocator.truncate_table(&self.memory, allocator.max_pages() * size_of::<PageClass>()) };
@@ -84,7 +84,7 @@ impl PageClasses {
     /// short.
     ///
     /// # Safety
-    /// The caller owns the pages.
+    /// The caller must own the pages.
     #[must_use]
     pub(crate) unsafe fn set(&self, op: &Operation, first: usize, pages: usize, known: PageRecord) -> bool {
         if !self.memory.commit(op, (first + pages) * size_of::<PageClass>()) {
@@ -97,7 +97,7 @@ impl PageClasses {
     /// Resets the class of pages that no longer belong to a slab.
     ///
     /// # Safety
-    /// [`set`](Self::set) was called for the pages, and its conditions hold.
+    /// [`set`](Self::set) must have been called for the pages, and its conditions must hold.
     pub(crate) unsafe fn clear(&self, first: usize, pages: usize) {
         // SAFETY: by contract, the caller owns the pages.
         unsafe { self.set_page_records(first, pages, PageRecord::default()) };

@@ -7,7 +7,7 @@
 //! table's 64 bytes per page suffice, because no object is smaller than a word.
 //!
 //! If objects are constructed one by one, the slab has a second bitmap. **A set bit of the second bitmap means that the
-//! object is constructed**, or that the thread which took the object is constructing it.
+//! object is constructed**, or is being constructed by the thread that took it.
 //!
 //! ```text
 //! frame.data  [ head ][ bits 0..64 ][ 64..128 ][ 128..192 ][ 192..256 ]
@@ -16,8 +16,8 @@
 //! ```
 //!
 //! A partial slab may have pages on which no object is in use. [`Slab::discard_unused`] returns the memory of unused
-//! pages to the system. A `discarded` bit marks a sixteenth of the slab, but at least one page, as returned. The first
-//! allocation from the slab clears all `discarded` bits.
+//! pages to the system. A `discarded` bit marks a sixteenth of the slab, but at least one page, as returned to the
+//! system. The first allocation from the slab clears all `discarded` bits.
 //!
 //! # Invariants
 //!
@@ -28,7 +28,7 @@
 //!   slab. Filling a magazine touches only one or two cache lines, even if the objects are not in the CPU's cache.
 //! * The node's lock protects the slab's state. An unlisted slab belongs to the thread that made or unlisted it.
 //!
-//! If the bit of a freed object is already clear, the free is a double free. Detecting it costs nothing.
+//! If the bit of a freed object is already clear, the free is a double free. Detecting a double free costs nothing.
 
 use crate::debug::faults::BITMAP;
 use crate::geometry::Geometry;
@@ -139,7 +139,7 @@ fn alloc_bits(
     max - remaining
 }
 
-/// Sets up to `max` clear bits in random order: each is the first clear bit from a random position on.
+/// Sets up to `max` clear bits; each is the first clear bit from a random position on.
 fn set_random_clear_bits(
     bits: &mut [u64],
     skipped_bits: impl Fn(usize) -> u64,
@@ -200,7 +200,7 @@ impl BitmapTable {
     /// Unmaps the bitmaps of all pages with the number `pages` or above.
     ///
     /// # Safety
-    /// No slab is on these pages, and no slab is made there before the table [grows](Self::grow).
+    /// No slab may be on these pages, and no slab may be made there before the table [grows](Self::grow).
     pub(crate) unsafe fn trim(&self, allocator: &PageAllocator, pages: usize) {
         // SAFETY: the region has no other user. By contract, no slab needs the unmapped bitmaps.
         unsafe { allocator.truncate_table(&self.memory, pages * SIDE_TABLE_PAGE_BYTES) };
@@ -250,7 +250,8 @@ impl<'a> Slab<'a> {
     /// has no second bitmap, the last argument is empty.
     ///
     /// # Safety
-    /// The slab was set up. The caller holds the lock of the slab's node, or is the only thread that has the slab.
+    /// The slab must have been set up. The caller must hold the lock of the slab's node, or be the only thread that has
+    /// the slab.
     unsafe fn with_slab_fields<R>(&self, f: impl FnOnce(&mut Fill, &mut [u64], &mut [u64]) -> R) -> R {
         self.frame.data().with_mut(|data| {
             // SAFETY: by contract, no other thread accesses the words now.
@@ -277,7 +278,7 @@ impl<'a> Slab<'a> {
     /// for the bitmaps is short.
     ///
     /// # Safety
-    /// No thread except the caller has the block. If objects are constructed one by one, the slab has at most
+    /// No thread except the caller may have the block. If objects are constructed one by one, the slab may have at most
     /// [`MAX_INDIVIDUALLY_CONSTRUCTED`] objects.
     pub(crate) unsafe fn set_up(&self, op: &Operation, objects: usize, constructed: Constructed) -> bool {
         let words = constructed.words(objects);
@@ -302,7 +303,7 @@ impl<'a> Slab<'a> {
     /// Returns the number of objects taken from the slab, and the number of all its objects.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold.
+    /// The caller must fulfil the safety conditions of [`Slab::alloc_bits`].
     pub(crate) unsafe fn fill(&self) -> Fill {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe { self.with_slab_fields(|fill, _, _| *fill) }
@@ -314,7 +315,8 @@ impl<'a> Slab<'a> {
     /// this object. Cost: one pass over the bitmap; with `draws`, one pass per object.
     ///
     /// # Safety
-    /// The slab was set up. The caller holds the lock of the slab's node, or is the only thread that has the slab.
+    /// The slab must have been set up. The caller must hold the lock of the slab's node, or be the only thread that has
+    /// the slab.
     pub(crate) unsafe fn alloc_bits(
         &self,
         max: usize,
@@ -352,7 +354,7 @@ impl<'a> Slab<'a> {
     /// Takes all constructed free objects so that the caller can destruct them, and reports each object's index.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold.
+    /// The caller must fulfil the safety conditions of [`Slab::alloc_bits`].
     pub(crate) unsafe fn take_constructed(&self, add: impl FnMut(usize)) -> Fill {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
@@ -368,7 +370,8 @@ impl<'a> Slab<'a> {
     /// passed to `on_refused`. If `stays_listed` is true, freed objects remain constructed.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold, and each index is below the slab's number of objects.
+    /// The caller must fulfil the conditions of [`Slab::alloc_bits`], and each index must be below the slab's number of
+    /// objects.
     pub(crate) unsafe fn free_objects_in_bitmap(
         &self,
         indices: impl Iterator<Item = usize>,
@@ -397,7 +400,7 @@ impl<'a> Slab<'a> {
     /// Number of the slab's pages whose memory was returned to the system and not used since.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold.
+    /// The caller must fulfil the safety conditions of [`Slab::alloc_bits`].
     pub(crate) unsafe fn discarded(&self) -> u32 {
         // SAFETY: by contract, no other thread writes the word now, and the slab was set up.
         let head = self.frame.data().with(|data| Head::unpack(unsafe { (*data)[0] }));
@@ -407,7 +410,7 @@ impl<'a> Slab<'a> {
     /// of pages that had been marked as discarded.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold.
+    /// The caller must fulfil the safety conditions of [`Slab::alloc_bits`].
     pub(crate) unsafe fn clear_discarded_marks(&self) -> u32 {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         let pages = unsafe { self.discarded() };
@@ -421,8 +424,8 @@ impl<'a> Slab<'a> {
     /// one pass over the bitmap.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold, and `geometry` belongs to the slab. The caller discards the pages
-    /// before any object on them is allocated.
+    /// The caller must fulfil the conditions of [`Slab::alloc_bits`], and `geometry` must belong to the slab. The
+    /// caller must discard the pages before any object on them is allocated.
     pub(crate) unsafe fn discard_unused(&self, geometry: &Geometry) -> UnusedPageRuns {
         let pages = self.frame.state().order().pages();
         let part = part(pages);
@@ -455,7 +458,8 @@ impl<'a> Slab<'a> {
     /// free objects.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold, and only the caller has the slab while it uses the iterator.
+    /// The caller must fulfil the conditions of [`Slab::alloc_bits`], and must be the only user of the slab while it
+    /// uses the iterator.
     pub(crate) unsafe fn constructed(self) -> impl Iterator<Item = usize> + 'a {
         // SAFETY: by contract, only the caller has the slab.
         let objects = usize::from(unsafe { self.fill() }.objects);
@@ -474,7 +478,7 @@ impl<'a> Slab<'a> {
     /// Passes each word of the first bitmap to `visit`: bits of taken objects, and zeros after the last object.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold.
+    /// The caller must fulfil the safety conditions of [`Slab::alloc_bits`].
     pub(crate) unsafe fn allocated(&self, mut visit: impl FnMut(u64)) {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
@@ -489,7 +493,7 @@ impl<'a> Slab<'a> {
     /// Returns `true` if the slab's head agrees with its bitmap, and all taken objects are constructed.
     ///
     /// # Safety
-    /// The conditions of [`Slab::alloc_bits`] hold.
+    /// The caller must fulfil the safety conditions of [`Slab::alloc_bits`].
     pub(crate) unsafe fn agrees(&self) -> bool {
         // SAFETY: by contract, the caller has the node's lock or the slab alone.
         unsafe {
@@ -564,10 +568,10 @@ mod tests {
         );
     }
 
-    /// The test accepts that a commit covers more than the bitmaps in use.
+    /// The test accepts commits that exceed the bitmaps in use.
     #[cfg(all(target_os = "linux", not(uslab_heap)))]
     #[test]
-    fn truncated_side_table_still_covers_the_remaining_pages() {
+    fn shrunk_bitmap_table_covers_the_remaining_pages() {
         let side =
             BitmapTable::new(1 << 20, None, &mut Reservation::none(Backend::Os, &Faults::default())).unwrap();
         assert_eq!(side.memory.reserved(), SIDE_TABLE_PAGE_BYTES << 20);

@@ -48,8 +48,8 @@ impl SlabMemory {
     /// its pages, except for pages that [cannot exist](PageAllocator::max_pages).
     ///
     /// # Safety
-    /// [`PageAllocator::release_unmapped_frames`] released the pages' frames, and no other thread unmaps metadata
-    /// concurrently.
+    /// [`PageAllocator::release_unmapped_frames`] must have released the pages' frames, and no other thread may unmap
+    /// metadata concurrently.
     pub(crate) unsafe fn unmap_metadata(&self, pages: usize) {
         // SAFETY: no slab can begin at these pages.
         unsafe {
@@ -90,7 +90,7 @@ impl SlabMemory {
     /// Frees the pages of a slab.
     ///
     /// # Safety
-    /// The conditions of [`PageAllocator::free`] hold.
+    /// The caller must fulfil the safety conditions of [`PageAllocator::free`].
     pub(crate) unsafe fn free_pages(&self, op: &Operation, first: Pfn, order: Order) {
         tell!(op: Step::PagesReturned);
         // SAFETY: by contract, the block was allocated with this order and is no longer used.
@@ -101,7 +101,7 @@ impl SlabMemory {
     /// pages read as zeros.
     ///
     /// # Safety
-    /// Each object on the pages is free in its slab and unconstructed, and cannot be allocated during the call.
+    /// Each object on the pages must be free in its slab and unconstructed, and must not be allocated during the call.
     pub(crate) unsafe fn discard(&self, first: Pfn, pages: u32) {
         self.owners.discard(first, pages);
         // SAFETY: by contract, no object on the pages is used or constructed.
@@ -111,7 +111,8 @@ impl SlabMemory {
     /// Sets the owner word of a block's pages.
     ///
     /// # Safety
-    /// The caller owns the block. `owner` is null, or a cache that lives until this owner word is reset to null.
+    /// The caller must own the block. `owner` must be null, or a cache that lives until this owner word is reset to
+    /// null.
     pub(crate) unsafe fn set_owner(&self, first: Pfn, order: Order, owner: *mut u8) {
         for page in 0..order.pages() {
             // SAFETY: by contract, the caller owns the block. Besides caches, only `large` is an owner, and

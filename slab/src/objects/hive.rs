@@ -31,8 +31,8 @@ const MAX_ITERATION_RETRIES: u32 = 1 << 20;
 /// Like a `Vec`, a hive has one owner at a time. To share objects between threads, use the cache directly.
 ///
 /// In the child of a [fork](crate::Fork), a hive is usable unless another thread was reaping the hive's cache at the
-/// fork. If another thread was reaping, free slots that it had taken look like values in the child, for ever. An
-/// iteration of a hive panics after some seconds if free slots of the child look like values.
+/// fork. In the child, free slots that a reaping thread had taken look like values for ever. An iteration of a hive
+/// panics after some seconds if free slots of the child look like values.
 ///
 /// ```
 /// use uslab::Hive;
@@ -56,8 +56,8 @@ pub struct Hive<T> {
     values: PhantomData<Slot<T>>,
 }
 
-/// A value stored in a slab. The slot's size is the slab's stride unless objects have padding between them, so
-/// neighbouring values form a slice.
+/// A value stored in a slab. Without padding between objects, the slot's size is the slab's stride, so neighbouring
+/// values form a slice.
 #[repr(C, align(8))]
 struct Slot<T>(T);
 

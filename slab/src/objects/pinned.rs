@@ -1,9 +1,8 @@
 //! Pinned caches: caches whose objects never move.
 //!
 //! An object of any cache keeps its address while it is in use. Only a `&mut T` can move the object's *value*. A
-//! `CacheBox` lends a `&mut T`, also to the object's next user. One user alone therefore cannot pin an object: no user
-//! may get a `&mut T` between the object's construction and its destruction. A pinned cache hands out only pinned
-//! boxes.
+//! `CacheBox` lends a `&mut T` to each user of the object. Pinning therefore requires that no user gets a `&mut T`
+//! between the object's construction and its destruction. A pinned cache hands out only pinned boxes.
 
 use crate::cache::kmem_cache::KmemCache;
 use crate::error::{AllocError, CacheError};

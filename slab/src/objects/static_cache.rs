@@ -77,7 +77,7 @@ impl<T: Send + 'static> fmt::Debug for StaticCache<T> {
 }
 
 /// Marks a static cache as being made by this thread; the cache is identified by its address. The marks form a list on
-/// the stack, because the cache may serve the thread's allocator.
+/// the stack without heap memory, because the cache may serve the thread's allocator.
 #[cfg(not(any(loom, shuttle)))]
 struct Starting {
     address: usize,
@@ -88,14 +88,14 @@ struct Starting {
 #[cfg(not(any(loom, shuttle)))]
 thread_local! {
     /// Mark of the innermost cache that this thread is currently making.
-    static STARTING: Cell<*const Starting> = const { Cell::new(core::ptr::null()) };
+    static CURRENT_START: Cell<*const Starting> = const { Cell::new(core::ptr::null()) };
 }
 
 #[cfg(not(any(loom, shuttle)))]
 impl Starting {
     /// Runs `make` while the cache at `address` is marked; fails if that cache is already marked.
     fn run_with_init_mark<R>(address: usize, make: impl FnOnce() -> R) -> Result<R, StartError> {
-        let current = Self { address, outer: STARTING.get() };
+        let current = Self { address, outer: CURRENT_START.get() };
         // SAFETY: each pointer is null or a mark whose `run_with_init_mark` has not returned.
         let mut outer = core::iter::successors(unsafe { current.outer.as_ref() }, |outer_start| unsafe {
             outer_start.outer.as_ref()
@@ -103,9 +103,9 @@ impl Starting {
         if outer.any(|outer_start| outer_start.address == address) {
             return Err(StartError::Starting);
         }
-        STARTING.set(&raw const current);
+        CURRENT_START.set(&raw const current);
         let cache = catch_panic(make);
-        STARTING.set(current.outer);
+        CURRENT_START.set(current.outer);
         cache.map_or_else(|panic| resume_unwind(panic), Ok)
     }
 }

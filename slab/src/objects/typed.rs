@@ -133,7 +133,7 @@ pub struct ObjectCacheBuilder<T, C = (), R = ()> {
 pub trait Reset<T>: sealed::Reset<T> {}
 impl<T, R: sealed::Reset<T>> Reset<T> for R {}
 
-/// Type of a builder without a reset function, which would get `&mut T`.
+/// Type of a builder that accepts no reset function, because a reset would get `&mut T`.
 ///
 /// ```
 /// use uslab::typed::{NoReset, Reset};
@@ -458,7 +458,7 @@ impl<T, C, R> ObjectCacheBuilder<T, C, R> {
     pub fn holds(self, bytes: usize) -> Self {
         self.map(|cache| cache.holds(bytes))
     }
-    /// Sets a function that measures the bytes that an object owns in addition to its slot. Use it for objects of
+    /// Sets a function that measures the bytes that an object owns in addition to its slot. Use `weigh` for objects of
     /// different weights.
     ///
     /// The function runs on each new object, and on each object that is freed to its slab. The cache charges the mean
@@ -610,8 +610,8 @@ impl<'c, T> CacheBox<'c, T> {
     /// Makes a box for an object that [`into_raw`](Self::into_raw) released.
     ///
     /// # Safety
-    /// `object` came from [`into_raw`](Self::into_raw) of a box of `cache`. `object` is constructed, and has no other
-    /// user.
+    /// `object` must come from [`into_raw`](Self::into_raw) of a box of `cache`. `object` must be constructed, and must
+    /// have no other user.
     pub unsafe fn from_raw(cache: &'c ObjectCache<T>, object: NonNull<T>) -> Self {
         let boxed = Self::new(object);
         debug_assert!(
@@ -777,7 +777,7 @@ impl<'c, T> PrefilledObjects<'c, T> {
             unsafe { self.objects.free(object.into_raw().cast()) };
         }
     }
-    /// Number of objects in the stock, which is also the number of next allocations that cannot fail.
+    /// Number of objects in the stock: this number of further allocations cannot fail.
     pub fn len(&self) -> usize {
         self.objects.len()
     }

@@ -40,7 +40,7 @@ use uslab_magazine::sync::fork::ForkLock;
 
 impl Cache {
     /// # Safety
-    /// The conditions of [`Fork::locks`] hold.
+    /// The caller must fulfil the safety conditions of [`Fork::locks`].
     unsafe fn locks(&self, rank: Rank, visit: &mut dyn FnMut(&dyn ForkLock)) {
         match rank {
             Rank::Waiters => visit(&self.waiters().queue),
@@ -56,7 +56,8 @@ impl Core {
     /// Iterates over all caches, oldest first, while this thread holds the lock of their list for a fork.
     ///
     /// # Safety
-    /// The conditions of [`Fork::locks`] hold. The list's lock is not released while the iterator is used.
+    /// The caller must fulfil the safety conditions of [`Fork::locks`]. The list's lock must not be released while the
+    /// iterator is used.
     unsafe fn caches_under_fork_lock(&self) -> impl Iterator<Item = &Cache> {
         // SAFETY: by contract, only this thread holds the lock of the list.
         let list = unsafe { self.caches.list().held() };
@@ -73,7 +74,7 @@ impl Fork for Core {
             Rank::Shrinkers => visit(self.shrinkers.list()),
             Rank::Caches => visit(self.caches.list()),
             Rank::Profile => visit(self.profiler.lock()),
-            Rank::Huge => visit(self.huge.pieces()),
+            Rank::Huge => visit(self.huge.state_lock()),
             Rank::Tags => visit(&self.tags),
             #[cfg(any(not(loom), crossbeam_loom))]
             Rank::Deferred => self.deferred.batches().for_each(|batch| visit(batch)),

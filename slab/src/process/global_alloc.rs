@@ -69,9 +69,9 @@ use uslab_magazine::tracepoints::OperationKind;
 /// `USLAB_OPTIONS`. For example, `stats=1,check=1,huge_pages=never,limit=1g` prints the table of caches at exit, checks
 /// each free, advises against huge pages, and sets a limit; see [`options`](crate::options).
 ///
-/// A free returns memory to the system if more free memory than a configured surplus is kept.
-/// [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500` starts a thread. The thread returns further memory that
-/// was unused for an interval.
+/// A free returns memory to the system if the kept free memory exceeds a configured surplus.
+/// [`reap_every`](Self::reap_every) or `USLAB_OPTIONS=reap=500` starts a reaper thread. The reaper thread returns
+/// further memory that was unused for an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Uslab;
 
@@ -85,7 +85,7 @@ struct Process {
     stats: bool,
     leaks: bool,
     profile: Option<usize>,
-    /// True if `USLAB_OPTIONS` sets the reaping interval. The program then cannot change it.
+    /// True if `USLAB_OPTIONS` sets the reaping interval. In this case, the program cannot change the interval.
     reap_is_set: bool,
     guard_is_set: bool,
     guard_slots: u32,
@@ -107,8 +107,8 @@ pub const KEEP_FREE: usize = 64 << 20;
 
 /// Pid of the process that started or is starting the allocator; 0 before the first start. A child that was forked
 /// during a start starts the allocator anew.
-static STARTING: AtomicU32 = AtomicU32::new(0);
-/// Value of `STARTING` if the allocator cannot start, so that only bootstrap memory is available.
+static STARTING_PID: AtomicU32 = AtomicU32::new(0);
+/// Value of `STARTING_PID` if the allocator cannot start, so that only bootstrap memory is available.
 const CANNOT_START: u32 = u32::MAX;
 
 /// Milliseconds between two reaping intervals that the program requested; 0 if unset.
@@ -156,8 +156,8 @@ fn process() -> Option<&'static Process> {
 }
 
 thread_local! {
-    /// True while this thread is inside the allocator's start. The flag saves system calls: a start allocates some
-    /// hundred times, and each test of the pid would be a system call.
+    /// True while this thread is inside the allocator's start. The flag saves system calls, because a start allocates
+    /// some hundred times, and each test of the pid would be a system call.
     static STARTING_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -165,12 +165,12 @@ thread_local! {
 #[inline(never)]
 fn start() -> Option<&'static Process> {
     // Relaxed: the pid publishes no other data; `PROCESS_ALLOCATOR` publishes the allocator.
-    let starter = STARTING.load(Relaxed);
+    let starter = STARTING_PID.load(Relaxed);
     if starter == CANNOT_START || STARTING_THREAD.get() {
         return PROCESS_ALLOCATOR.get();
     }
     let pid = std::process::id();
-    if starter == pid || STARTING.compare_exchange(starter, pid, Relaxed, Relaxed).is_err() {
+    if starter == pid || STARTING_PID.compare_exchange(starter, pid, Relaxed, Relaxed).is_err() {
         return PROCESS_ALLOCATOR.get();
     }
     STARTING_THREAD.set(true);
@@ -181,7 +181,7 @@ fn start() -> Option<&'static Process> {
 
 /// Returns the configuration that the environment requests, with guard sampling of one in `guard` allocations.
 fn requested_config(options: &Options, guard: Option<u32>) -> Config {
-    let mut config = Config::keeping(KEEP_FREE);
+    let mut config = Config::with_max_kept_bytes(KEEP_FREE);
     config.pages.huge_pages = options.huge_pages;
     config.huge_cache = options.huge_cache.unwrap_or(config.huge_cache);
     config.harden = options.harden;
@@ -202,8 +202,8 @@ fn requested_config(options: &Options, guard: Option<u32>) -> Config {
     config
 }
 
-/// Starts the allocator. The function is not inlined, because its frame has several pages, which each thread that
-/// arrives during a start would touch.
+/// Starts the allocator. The function is not inlined, to keep its frame of several pages off the stacks of threads that
+/// arrive during a start.
 #[inline(never)]
 fn start_on_this_thread() -> Option<&'static Process> {
     let options = Options::from_environment();
@@ -216,7 +216,7 @@ fn start_on_this_thread() -> Option<&'static Process> {
         crate::process::options::print_message(format_args!(
             "uslab: cannot start the allocator, freed memory is not reused: {error}"
         ));
-        STARTING.store(CANNOT_START, Relaxed);
+        STARTING_PID.store(CANNOT_START, Relaxed);
         return None;
     }
     // SAFETY: `init` initialised the malloc.
@@ -260,17 +260,17 @@ fn start_on_this_thread() -> Option<&'static Process> {
     let process = PROCESS_ALLOCATOR.publish(process);
     // AcqRel: pairs with the AcqRel in `Uslab::reap_every`. The second of the two operations sees the stores that
     // precede the first.
-    STARTING.fetch_add(0, AcqRel);
+    STARTING_PID.fetch_add(0, AcqRel);
     process.apply_requested_reaping();
     process.apply_requested_guard();
     Some(process)
 }
 
-/// Destination of the table of caches: a copy of standard error, and the identity of its file.
+/// Destination of the table of caches at exit: a copy of standard error, with the identity of its file.
 static STATS_FILE: Kept<(File, Option<[u64; 3]>)> = Kept::new();
 
-/// Returns the identity of the file that a descriptor refers to. The identity matters because a program may close file
-/// descriptors that it does not know, and then open other files under the same numbers.
+/// Returns the identity of the file that a descriptor refers to. The identity shows if the program has closed the
+/// descriptor and then opened another file under its number.
 fn file_identity(_file: &File) -> Option<[u64; 3]> {
     #[cfg(unix)]
     {
@@ -416,7 +416,7 @@ impl Uslab {
     /// Frees memory of an unknown layout.
     ///
     /// # Safety
-    /// `memory` came from this allocator, and is no longer used.
+    /// `memory` must come from this allocator, and must no longer be used.
     #[inline(always)]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: by contract, the caller may free `memory`.
@@ -434,7 +434,7 @@ impl Uslab {
     /// nothing, and the caller must call [`free_slow`](Self::free_slow).
     ///
     /// # Safety
-    /// `memory` is null, or the conditions of [`free`](Self::free) hold.
+    /// `memory` must be null, or the caller must fulfil the conditions of [`free`](Self::free).
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_fast(&self, memory: *mut u8) -> bool {
@@ -444,7 +444,7 @@ impl Uslab {
     /// The step after [`free_fast`](Self::free_fast), for callers where each instruction counts.
     ///
     /// # Safety
-    /// The conditions of [`free_fast`](Self::free_fast) hold.
+    /// The caller must fulfil the safety conditions of [`free_fast`](Self::free_fast).
     #[inline(always)]
     #[must_use]
     pub unsafe fn free_after_fast_miss(&self, memory: *mut u8) -> bool {
@@ -453,7 +453,7 @@ impl Uslab {
         paths.is_some_and(|paths| unsafe { paths.free(memory) })
     }
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold.
+    /// The caller must fulfil the safety conditions of [`free`](Self::free).
     #[cold]
     #[inline(never)]
     pub unsafe fn free_slow(&self, memory: NonNull<u8>) {
@@ -542,7 +542,8 @@ impl Uslab {
     /// Frees memory that was allocated for `layout`.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold, and `layout` is the layout of the allocation.
+    /// The caller must fulfil the conditions of [`free`](Self::free), and `layout` must be the layout of the
+    /// allocation.
     #[inline(always)]
     pub(crate) unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: by contract, `memory` has this layout, and the caller may free it.
@@ -555,8 +556,8 @@ impl Uslab {
     /// null, and for memory that is not an object in the pages.
     ///
     /// # Safety
-    /// `memory` is null, or the conditions of [`free`](Self::free) hold and `memory` was allocated with this size and
-    /// alignment.
+    /// `memory` must be null, or must fulfil the conditions of [`free`](Self::free) and have been allocated with this
+    /// size and alignment.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
@@ -611,7 +612,7 @@ impl Uslab {
     /// Copies `old` bytes of bootstrap memory to newly allocated memory for `new`. Bootstrap memory is never freed.
     ///
     /// # Safety
-    /// `memory` points to `old` bytes of bootstrap memory.
+    /// `memory` must point to `old` bytes of bootstrap memory.
     #[cold]
     unsafe fn move_bootstrap_block_to_heap(
         &self,
@@ -629,7 +630,7 @@ impl Uslab {
     /// allocator, the call reports [corruption], which ends the process.
     ///
     /// # Safety
-    /// `memory` came from this allocator and is not freed during the call.
+    /// `memory` must come from this allocator, and must not be freed during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         let process = PROCESS_ALLOCATOR.get();
         match process {
@@ -733,7 +734,7 @@ impl Uslab {
     pub fn fit_address_limit(&self) {
         // A child of `vfork` has its own limit, but shares the parent's memory.
         if let Some(process) = PROCESS_ALLOCATOR.get()
-            && STARTING.load(Relaxed) == std::process::id()
+            && STARTING_PID.load(Relaxed) == std::process::id()
         {
             // SAFETY: this malloc is the only malloc of its subsystem, and has no paths other than `STATIC_FAST_PATHS`
             // and its own paths. Pages are looked up only for addresses that the malloc handed out.
@@ -781,7 +782,7 @@ impl Uslab {
         REQUESTED_GUARD_PERIOD.set(allocations.min(UNSET_GUARD_PERIOD - 1));
         // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
         // one.
-        STARTING.fetch_add(0, AcqRel);
+        STARTING_PID.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS_ALLOCATOR.get() {
             process.apply_requested_guard();
         }
@@ -807,7 +808,7 @@ impl Uslab {
         REQUESTED_REAP_MS.set(u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1));
         // AcqRel: pairs with the AcqRel at the end of a start: the later operation sees the stores before the earlier
         // one.
-        STARTING.fetch_add(0, AcqRel);
+        STARTING_PID.fetch_add(0, AcqRel);
         if let Some(process) = PROCESS_ALLOCATOR.get() {
             process.apply_requested_reaping();
         }

@@ -102,7 +102,7 @@ pub enum DumpSignal {
     Usr2,
 }
 
-/// Returns `true` if the program has other rights than the user who set its environment (setuid).
+/// Returns `true` if the program has rights that the user who set its environment may lack (setuid).
 #[cfg(not(target_family = "wasm"))]
 fn has_elevated_rights() -> bool {
     #[cfg(target_os = "linux")]

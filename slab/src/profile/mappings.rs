@@ -37,7 +37,7 @@ pub(super) fn position(mappings: &[Mapping], address: usize) -> Option<usize> {
 /// Adds the code mappings of a loaded file to a list.
 ///
 /// # Safety
-/// `info` comes from the loader, and `list` is a pointer to a list of mappings.
+/// `info` must come from the loader, and `list` must be a pointer to a list of mappings.
 #[cfg(target_os = "linux")]
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, list: *mut core::ffi::c_void) -> i32 {
     use uslab_buddy::PAGE_SIZE;

@@ -1,6 +1,6 @@
 //! Records of a profile: sites, and live samples.
 
-use super::own::{LIVE, SampleMemory};
+use super::own::{MAX_LIVE_SAMPLES, SampleMemory};
 use super::{Amount, CallStack, FIXED_POINT_PARTS_PER_OBJECT, MAX_CACHE_NAME_BYTES, MAX_PROFILE_SITES};
 use core::hash::{Hash, Hasher};
 use std::hash::DefaultHasher;
@@ -11,8 +11,8 @@ pub(super) struct Site {
     pub(super) cache: [u8; MAX_CACHE_NAME_BYTES],
     pub(super) len: u8,
     pub(super) stack: u32,
-    pub(super) allocated: Sum,
-    pub(super) live: Sum,
+    pub(super) allocated: SampleSum,
+    pub(super) live: SampleSum,
     /// Index plus one of the next site on the list.
     pub(super) next: u32,
 }
@@ -20,13 +20,13 @@ pub(super) struct Site {
 /// An [`Amount`] in fractions of objects. Because the fractions are integers, a sum is exactly zero after all added
 /// amounts have been subtracted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sum {
+pub(super) struct SampleSum {
     pub(super) samples: u64,
     pub(super) parts: u64,
     pub(super) bytes: u64,
 }
 
-impl Sum {
+impl SampleSum {
     /// Estimates an amount from one sample of `bytes` bytes.
     pub(super) fn of(bytes: u64, rate: u64) -> Self {
         let share = -super::expm1(-(bytes as f64) / rate as f64);
@@ -46,7 +46,7 @@ impl Sum {
         self.parts -= other.parts;
         self.bytes -= other.bytes;
     }
-    pub(super) fn amount(self) -> Amount {
+    pub(super) fn to_amount(self) -> Amount {
         Amount {
             samples: self.samples,
             objects: (self.parts as f64 / FIXED_POINT_PARTS_PER_OBJECT).round() as u64,
@@ -100,8 +100,10 @@ impl Records {
     pub(super) fn with_room(rate: u64) -> Option<Self> {
         let mut records = Self { rate, ..Self::empty() };
         records.sites.try_reserve_exact(MAX_PROFILE_SITES).ok()?;
-        records.live.try_reserve_exact(LIVE).ok()?;
-        for (lists, len) in [(&mut records.site_lists, MAX_PROFILE_SITES), (&mut records.live_lists, LIVE)] {
+        records.live.try_reserve_exact(MAX_LIVE_SAMPLES).ok()?;
+        for (lists, len) in
+            [(&mut records.site_lists, MAX_PROFILE_SITES), (&mut records.live_lists, MAX_LIVE_SAMPLES)]
+        {
             lists.try_reserve_exact(len).ok()?;
             lists.resize(len, 0);
         }
@@ -129,19 +131,19 @@ impl Records {
         if self.sites.len() == MAX_PROFILE_SITES {
             return None;
         }
-        let (allocated, live) = (Sum::default(), Sum::default());
+        let (allocated, live) = (SampleSum::default(), SampleSum::default());
         self.sites.push(Site { cache, len: len as u8, stack, allocated, live, next: first });
         self.site_lists[list] = self.sites.len() as u32;
         Some(self.sites.len() as u32 - 1)
     }
 
     pub(super) fn address_hash_bucket(address: usize) -> usize {
-        ((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % LIVE
+        ((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % MAX_LIVE_SAMPLES
     }
     pub(super) fn note(&mut self, address: usize, bytes: u64, name: &str, stack: CallStack) -> Option<()> {
         let site = self.site(name, stack)?;
         let place = match self.free {
-            0 if self.live.len() == LIVE => return None,
+            0 if self.live.len() == MAX_LIVE_SAMPLES => return None,
             0 => {
                 self.live.push(LiveObjects { address: !address, bytes, site, next: 0 });
                 self.live.len() as u32
@@ -155,7 +157,7 @@ impl Records {
         self.live[place as usize - 1] =
             LiveObjects { address: !address, bytes, site, next: self.live_lists[list] };
         self.live_lists[list] = place;
-        let sum = Sum::of(bytes, self.rate);
+        let sum = SampleSum::of(bytes, self.rate);
         let site = &mut self.sites[site as usize];
         site.allocated.add(sum);
         site.live.add(sum);
@@ -174,7 +176,7 @@ impl Records {
                 }
                 self.live[place as usize - 1] = LiveObjects { address: 0, next: self.free, ..live };
                 self.free = place;
-                self.sites[live.site as usize].live.take(Sum::of(live.bytes, self.rate));
+                self.sites[live.site as usize].live.take(SampleSum::of(live.bytes, self.rate));
                 return true;
             }
             (before, place) = (place, live.next);

@@ -8,7 +8,7 @@ use uslab_buddy::region::{Backend, Reserved, address_limit};
 use uslab_magazine::Operation;
 
 /// Maximum number of live samples.
-pub(super) const LIVE: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
+pub(super) const MAX_LIVE_SAMPLES: usize = if cfg!(shuttle) { 1 << 6 } else { 1 << 16 };
 /// Maximum size of a sample in bytes, which is also the largest object of a size class and its largest alignment.
 pub(crate) const MAX_SAMPLE_BYTES: usize = 32 << 10;
 
@@ -33,8 +33,14 @@ impl SampleMemory {
             return None;
         }
         let mut places = vec![];
-        places.try_reserve_exact(LIVE).ok()?;
-        let memory = Reserved::readable(LIVE * MAX_SAMPLE_BYTES, MAX_SAMPLE_BYTES, backend, faults, RESERVE)?;
+        places.try_reserve_exact(MAX_LIVE_SAMPLES).ok()?;
+        let memory = Reserved::readable(
+            MAX_LIVE_SAMPLES * MAX_SAMPLE_BYTES,
+            MAX_SAMPLE_BYTES,
+            backend,
+            faults,
+            RESERVE,
+        )?;
         Some(Self { memory, places, free: 0 })
     }
     pub(super) fn base(&self) -> usize {
@@ -86,8 +92,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn separate_sample_memory_has_a_place_for_each_live_sample() {
+    fn separate_sample_memory_has_space_for_each_live_sample() {
         let sample_memory = SampleMemory::new(Backend::Os, &Faults::default()).unwrap();
-        assert!(sample_memory.places.capacity() >= LIVE);
+        assert!(sample_memory.places.capacity() >= MAX_LIVE_SAMPLES);
     }
 }

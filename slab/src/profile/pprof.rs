@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_a_pprof_profile_returns_the_error_of_the_file() {
+    fn failed_pprof_write_returns_the_file_error() {
         let mut small = [0_u8; 20];
         let error = Profile::default().pprof(&mut small[..]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::WriteZero);

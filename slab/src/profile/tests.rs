@@ -30,8 +30,12 @@ fn profile_with_rare_samples_uses_separate_memory() {
         assert_eq!(subsystem.core().profiler.profiles_malloc_only(), own, "{rate}");
         let profiler = &subsystem.core().profiler;
         let base = profiler.base.get() as usize;
-        let ends = [base, base + LIVE * MAX_SAMPLE_BYTES - 1, base + LIVE * MAX_SAMPLE_BYTES]
-            .map(|at| profiler.is_own(at));
+        let ends = [
+            base,
+            base + MAX_LIVE_SAMPLES * MAX_SAMPLE_BYTES - 1,
+            base + MAX_LIVE_SAMPLES * MAX_SAMPLE_BYTES,
+        ]
+        .map(|at| profiler.is_in_sample_memory(at));
         assert_eq!(ends, [own, own, false]);
         // This CPU's number is beyond the configured CPUs.
         _ = profiler.countdown(u32::MAX);
@@ -107,7 +111,7 @@ fn starting_a_profile_during_a_concurrent_start_is_refused() {
 }
 
 #[test]
-fn only_a_single_concurrent_profile_start_succeeds() {
+fn only_one_of_two_concurrent_profile_starts_succeeds() {
     let (subsystem, rounds) = (one_cpu(), 300);
     let profiler = &subsystem.core().profiler;
     let memory = || SampleMemory::new(uslab_buddy::Backend::Os, &crate::debug::faults::Faults::default());
@@ -246,7 +250,7 @@ impl Program<'_> {
 }
 
 /// Returns the amounts of a site, identified by the first function on its call stack.
-fn of_site(profile: &Profile, site: &str) -> (Amount, Amount) {
+fn site_amounts(profile: &Profile, site: &str) -> (Amount, Amount) {
     let is_of_it = |sample: &&Sample| {
         let mut first = None;
         sample.stack.each_function(|function| {
@@ -281,7 +285,7 @@ fn profile_estimates_of_call_sites_are_unbiased() {
         let profile = subsystem.profile();
         assert_eq!((profile.rate, profile.lost), (RATE, 0));
         for (site, truth) in &program.truth {
-            let (allocated, live) = of_site(&profile, site);
+            let (allocated, live) = site_amounts(&profile, site);
             let p = -(-(truth.bytes as f64) / RATE as f64).exp_m1();
             for (what, amount, n) in [("allocated", allocated, truth.allocated), ("live", live, truth.live)] {
                 if n == 0 {
@@ -399,7 +403,7 @@ fn profile_counts_each_object_once_on_every_path() {
     }
 }
 
-/// On real CPUs, the objects that threads hold must be live, and the objects that another thread freed must not.
+/// On real CPUs, objects that threads hold must be live, and objects that another thread freed must not be live.
 #[test]
 fn profile_counts_objects_exchanged_between_threads_once() {
     let subsystem = subsystem(Cpus::os());
@@ -535,9 +539,9 @@ fn samples_of_a_full_profile_are_counted_as_lost() {
         KmemCache::builder("a name of more than thirty-nine bytes, in which case".replace(' ', "-"), 64);
     let cache = cache.build_in(&subsystem).unwrap();
     subsystem.start_profile(1).unwrap();
-    let held = cache.alloc_blocks(Gfp::KERNEL, LIVE + 5).unwrap();
+    let held = cache.alloc_blocks(Gfp::KERNEL, MAX_LIVE_SAMPLES + 5).unwrap();
     let profile = subsystem.profile();
-    assert_eq!((profile.lost, profile.total().live.samples), (5, LIVE as u64));
+    assert_eq!((profile.lost, profile.total().live.samples), (5, MAX_LIVE_SAMPLES as u64));
     assert_eq!(profile.samples[0].cache, "a-name-of-more-than-thirty-nine-bytes,-");
     drop(held);
     assert_eq!(subsystem.profile().total().live, Amount::default());
@@ -590,7 +594,7 @@ fn samples_in_separate_memory_outlive_their_profile() {
     assert_eq!((total.allocated.objects, total.live), (2, Amount::default()));
 }
 
-/// On real CPUs, another thread frees samples that have separate memory and samples that have none.
+/// On real CPUs, another thread frees samples with and without separate memory.
 #[test]
 fn profile_counts_cross_thread_frees_by_address_once() {
     let subsystem = subsystem(Cpus::os());
@@ -628,8 +632,8 @@ fn profile_counts_cross_thread_frees_by_address_once() {
 #[test]
 fn profile_reserves_record_memory_before_locking() {
     let records = Records::with_room(1).unwrap();
-    assert!(records.sites.capacity() >= MAX_PROFILE_SITES && records.live.capacity() >= LIVE);
-    assert_eq!((records.site_lists.len(), records.live_lists.len()), (MAX_PROFILE_SITES, LIVE));
+    assert!(records.sites.capacity() >= MAX_PROFILE_SITES && records.live.capacity() >= MAX_LIVE_SAMPLES);
+    assert_eq!((records.site_lists.len(), records.live_lists.len()), (MAX_PROFILE_SITES, MAX_LIVE_SAMPLES));
 }
 
 /// The expected numbers are the first numbers of SplitMix64 with start value 0, from Vigna's `splitmix64.c` (2015).
@@ -661,7 +665,7 @@ fn freeing_a_sample_unmarks_its_page() {
     let address = 7 * uslab_buddy::PAGE_SIZE;
     let is_one = |other: usize| core::ptr::eq(sample_mark_for(address), sample_mark_for(other));
     assert!(is_one(address + PAGE_SIZE - 1) && !is_one(address + PAGE_SIZE));
-    assert!(is_one(address + MARKED.len() * PAGE_SIZE), "samples 256 MiB apart share a list");
+    assert!(is_one(address + PAGE_SAMPLE_COUNTS.len() * PAGE_SIZE), "samples 256 MiB apart share a list");
     let before = sample_mark_for(address).load(Relaxed);
     mark(address, true);
     assert!(is_marked(address));

@@ -14,7 +14,7 @@
 //! [`free_deferred`](crate::KmemCache::free_deferred), Linux's `kfree_rcu`). A reader of an object with a deferred free
 //! need not check anything, but the object's memory is freed later.
 //!
-//! A deferred free allocates from the global allocator, because the collector keeps a list. Type-stable caches
+//! A deferred free allocates from the global allocator, for the collector's list of deferred frees. Type-stable caches
 //! therefore cannot serve a `GlobalAlloc`.
 
 #[cfg(shuttle)]
@@ -48,8 +48,8 @@ use crossbeam_epoch as collector;
 #[cfg(shuttle)]
 use grace as collector;
 
-/// The default collector of `crossbeam-epoch` in a model, which does nothing after the execution has failed. Dropping
-/// the collector outside the execution would panic a second time.
+/// The default collector of `crossbeam-epoch` in a model. After a failed execution, the collector does nothing.
+/// Dropping the collector outside the execution would panic a second time.
 #[cfg(crossbeam_loom)]
 mod collector {
     use core::mem::ManuallyDrop;
@@ -106,9 +106,9 @@ impl Batch {
 
 /// Batches of deferred frees, one per CPU. A thread that migrates to another CPU during a free may use
 /// the batch of either CPU.
-pub(crate) struct Deferred(Box<[ForkMutex<Batch>]>);
+pub(crate) struct DeferredFrees(Box<[ForkMutex<Batch>]>);
 
-impl Deferred {
+impl DeferredFrees {
     pub(crate) fn new(cpus: &Cpus) -> Self {
         Self((0..cpus.count()).map(|_| ForkMutex::new(Rank::Deferred, Batch::EMPTY)).collect())
     }

@@ -8,13 +8,13 @@
 //! A subsystem is reaped in one of three ways:
 //! * [`Config::reap_every`](crate::Config::reap_every): the subsystem starts a thread once it has grown to
 //!   [`START_BYTES`], an object with a destructor was constructed, or a cache has a waiter. The subsystem's thread
-//!   sleeps while no memory is freed and no waiter exists. The subsystem's thread keeps neither the subsystem nor the
+//!   sleeps while no memory is freed and no waiter exists. The subsystem's thread does not keep the subsystem or the
 //!   process alive. In the child of a fork, the subsystem starts its thread again under the same conditions. If the
 //!   system refuses a thread, frees decommit the memory above
-//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). After a refusal, the subsystem tries to start the
-//!   thread again at twice the size, and whenever a first waiter joins. [`ReaperInfo`] reports refusals.
+//!   [`PageConfig::keep_free`](uslab_buddy::PageConfig::keep_free). After a refusal, the subsystem tries again to start
+//!   the thread at twice the size, and when a first waiter joins. [`ReaperInfo`] reports refusals.
 //!   [`Uslab`](crate::Uslab) starts this thread for [`reap_every`](crate::Uslab::reap_every) or
-//!   `USLAB_OPTIONS=reap=500`. `libuslab.so` starts it only for the option.
+//!   `USLAB_OPTIONS=reap=500`. `libuslab.so` starts this thread only for the option `reap`.
 //! * [`Reaper`]: a thread that runs until its `Reaper` value is dropped. A `Reaper` can also watch for [memory
 //!   pressure](pressure). Under pressure, magazines become smaller, the [shrinkers](crate::shrinker) free a quarter of
 //!   the objects that they count, and all free memory is decommitted immediately.

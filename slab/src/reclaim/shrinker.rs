@@ -224,7 +224,7 @@ mod tests {
 
     /// Regression test: a panic in a shrinker's drop reached the caller of the allocation.
     #[test]
-    fn allocation_succeeds_despite_a_panic_in_shrinker_drop() {
+    fn allocation_succeeds_if_dropping_a_shrinker_panics() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("none", 64).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
         let registration = Arc::new(Mutex::new(None));

@@ -65,8 +65,8 @@ pub struct Census {
     pub per_cpu_pages: u64,
     /// Number of free pages, committed or not.
     pub free_pages: u64,
-    /// Number of objects that other threads were moving when the process was forked. `used` includes them. 0 except in
-    /// a forked child.
+    /// Number of objects that other threads were moving when the process was forked. `used` includes these objects. The
+    /// number is 0 except in a forked child.
     pub lost_objects: u64,
     /// Number of slabs that other threads were moving at the fork. `block_pages` includes their pages.
     pub lost_slabs: u64,
@@ -114,8 +114,7 @@ pub enum Violation {
         /// Number of pages that the page allocator has handed out.
         allocated: u64,
     },
-    /// The table of huge memory is not sorted, counts more or fewer allocations than exist, or has more bytes than
-    /// are charged.
+    /// The table of huge memory is unsorted, miscounts its allocations, or has more bytes than are charged.
     Huge,
     /// The check of the page allocator found a violation.
     Buddy(uslab_buddy::Violation),

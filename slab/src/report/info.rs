@@ -355,7 +355,7 @@ impl fmt::Display for Statistics<'_> {
             let (in_use, bytes) = (allocs - frees, pages * PAGE);
             writeln!(
                 f,
-                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} allocations reused one",
+                "# huge: {in_use} mappings of {bytes} bytes in use, {} bytes kept; {reused} of {allocs} allocations reused a kept mapping",
                 cached_pages * PAGE
             )?;
         }
@@ -363,7 +363,7 @@ impl fmt::Display for Statistics<'_> {
         if refused > 0 {
             writeln!(
                 f,
-                "# drains: membarrier refused {refused} of {passes}, so their objects stay on the CPUs' stacks"
+                "# drains: membarrier was refused in {refused} of {passes} drains, so the objects of these drains stay on the CPUs' stacks"
             )?;
         }
         let paths = self.0.paths();
@@ -371,7 +371,7 @@ impl fmt::Display for Statistics<'_> {
     }
 }
 
-/// Error of parsing a text in the format of slabinfo 2.1, which names the line that could not be parsed.
+/// Error of parsing a text in the format of slabinfo 2.1; the error names the line that could not be parsed.
 ///
 /// ```
 /// use uslab::SlabInfo;
@@ -413,8 +413,8 @@ impl FromStr for SlabInfo {
     }
 }
 
-/// Upper bound of the numbers in a row, which prevents overflows of sums over the rows of a table. For comparison,
-/// physical addresses have 52 bits.
+/// Upper bound of the numbers in a row; the bound prevents overflows of sums over all rows. For comparison, physical
+/// addresses have 52 bits.
 const MAX_ROW_VALUE: u64 = 1 << 40;
 
 /// Parses one line of the slabinfo table, which may end with statistics. The name of a cache may contain blanks.

@@ -19,7 +19,7 @@ use std::fs;
 use uslab_buddy::frame::Kind;
 use uslab_buddy::{PAGE_SIZE, Pfn};
 
-/// A group of objects in use of one cache that the same call stack allocated.
+/// A group of objects of one cache that are in use and were allocated by one call stack.
 ///
 /// ```
 /// use uslab::report::leaks::Holder;
@@ -83,8 +83,8 @@ impl fmt::Display for Holders {
 
 /// An object in use, with the data that the search needs.
 struct Object {
-    /// Address of the object with all bits inverted. The search also reads this list of objects, and must not reach the
-    /// object through it.
+    /// Address of the object with all bits inverted. The search also reads this list, which must not make its objects
+    /// reachable.
     inverted_address: usize,
     asked: usize,
     usable: usize,
@@ -178,18 +178,20 @@ impl PageMap {
     /// written. Pages that were never written contain no address, and reading them would map them.
     fn for_each_resident_range(&self, range: Range<usize>, mut search: impl FnMut(Range<usize>)) {
         use std::io::{Read, Seek, SeekFrom};
-        const ENTRY: usize = size_of::<u64>();
+        const PAGEMAP_ENTRY_BYTES: usize = size_of::<u64>();
         let Some(mut file) = self.0.as_ref() else { return search(range) };
         let (mut start, mut address) = (None, range.start);
         while address < range.end {
-            let mut entries = [0; 512 * ENTRY];
-            let bytes = entries.len().min((range.end.div_ceil(PAGE_SIZE) - address / PAGE_SIZE) * ENTRY);
-            let entry = SeekFrom::Start((address / PAGE_SIZE * ENTRY) as u64);
+            let mut entries = [0; 512 * PAGEMAP_ENTRY_BYTES];
+            let bytes = entries
+                .len()
+                .min((range.end.div_ceil(PAGE_SIZE) - address / PAGE_SIZE) * PAGEMAP_ENTRY_BYTES);
+            let entry = SeekFrom::Start((address / PAGE_SIZE * PAGEMAP_ENTRY_BYTES) as u64);
             let bytes_read = file.seek(entry).and_then(|_| file.read(&mut entries[..bytes])).unwrap_or(0);
-            if bytes_read < ENTRY {
+            if bytes_read < PAGEMAP_ENTRY_BYTES {
                 return search(start.unwrap_or(address)..range.end);
             }
-            for entry in entries[..bytes_read].as_chunks::<ENTRY>().0 {
+            for entry in entries[..bytes_read].as_chunks::<PAGEMAP_ENTRY_BYTES>().0 {
                 // Bit 63 of an entry means that the page is in memory. Bit 62 means that the page is in swap space
                 // (Linux, Documentation/admin-guide/mm/pagemap.rst).
                 let is_written = u64::from_ne_bytes(*entry) >> 62 != 0;
@@ -324,7 +326,7 @@ mod tests {
         objects.sort_unstable_by_key(|object| object.inverted_address);
         Search { objects, open: Vec::new() }
     }
-    /// Returns whether each object was reached, in the order of ascending addresses.
+    /// Returns, for each object in ascending address order, `true` if the search reached it.
     fn reachability(walk: &Search) -> Vec<bool> {
         walk.objects.iter().rev().map(|object| object.is_reached).collect()
     }

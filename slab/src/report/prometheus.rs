@@ -155,7 +155,7 @@ fn seconds(name: &str, value: u64) -> Option<f64> {
 const CACHES: &[Metric<CacheInfo>] = &[
     Metric {
         name: "uslab_cache_objects",
-        help: "Objects in slabs, by place.",
+        help: "Objects in slabs: in use, cached at a level, or free in the slabs.",
         label: "place",
         series: &[
             ("used", |c| c.used),
@@ -232,8 +232,8 @@ const CACHES: &[Metric<CacheInfo>] = &[
         &[("", |c| (c.limit.unwrap_or(0) * PAGE) << c.order)],
     ),
     single("uslab_cache_waiting", "Callers that wait for an object at the limit.", &[("", |c| c.waiting)]),
-    single("uslab_cache_waits_total", "Ended waits at the limit.", &[("", |c| c.waits)]),
-    single("uslab_cache_waited_seconds_total", "Seconds that ended waits took.", &[("", |c| c.waited_ns)]),
+    single("uslab_cache_waits_total", "Waits at the limit that have ended.", &[("", |c| c.waits)]),
+    single("uslab_cache_waited_seconds_total", "Total seconds of ended waits.", &[("", |c| c.waited_ns)]),
     single("uslab_cache_failures_total", "Allocations that failed.", &[("", |c| c.failures)]),
     single(
         "uslab_cache_corruptions_total",

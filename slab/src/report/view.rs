@@ -111,7 +111,7 @@ impl Cache {
     }
 
     /// # Safety
-    /// The conditions of [`KmemCache::view`] hold.
+    /// The caller must fulfil the safety conditions of [`KmemCache::view`].
     unsafe fn view(&self) -> CacheView {
         let memory = &self.core().memory;
         let mut listed_slabs = Vec::with_capacity(self.count().slabs() as usize);
@@ -144,7 +144,7 @@ impl KmemCache {
     /// Returns a snapshot of the place of each object. Cost: the call reads every slab and every magazine.
     ///
     /// # Safety
-    /// No other thread uses the subsystem until the call returns, not even through the program's global allocator.
+    /// No other thread may use the subsystem until the call returns, not even through the program's global allocator.
     pub unsafe fn view(&self) -> CacheView {
         // SAFETY: by contract, no other thread uses the subsystem.
         unsafe { self.cache().view() }

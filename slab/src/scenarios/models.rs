@@ -64,7 +64,7 @@ pub(super) fn reclaim_between_two_caches() {
     World::end(ManuallyDrop::into_inner(world));
 }
 
-/// S3: one cache uses the only page. S3: two other caches concurrently reclaim from all caches, and fail.
+/// S3: two caches concurrently reclaim from all caches and fail, because a third cache uses the only page.
 pub(super) fn reclaim_page_in_use() {
     let world = ManuallyDrop::new(World::new(1, Magazines::Off, &[None, None, None]));
     let used = world.alloc_of(2).unwrap();
@@ -93,7 +93,7 @@ pub(super) fn race_shrink_with_refill() {
     World::end(world);
 }
 
-/// C1: a destruction during the last free is refused, or frees every slab once after that free.
+/// C1: a destruction that runs during the last free is refused, or afterwards frees each slab exactly once.
 pub(super) fn race_destroy_with_last_free(magazines: Magazines) {
     let world = World::new(2, magazines, &[None]);
     let a = world.alloc();
@@ -118,7 +118,7 @@ pub(super) fn race_destroy_with_last_free(magazines: Magazines) {
     World::end(world);
 }
 
-/// C1: the allocation fails because the cache is destroyed, or the destruction is refused.
+/// C1: either the allocation fails because the cache is destroyed, or the destruction is refused.
 pub(super) fn race_destroy_with_alloc() {
     let world = World::new(2, Magazines::Off, &[None]);
     let a = world.alloc();
@@ -134,8 +134,8 @@ pub(super) fn race_destroy_with_alloc() {
     World::end(world);
 }
 
-/// C1: a cache is destroyed while another thread requests an equal cache. Either the other thread gets a new cache, or
-/// the destruction is refused.
+/// C1: a cache is destroyed while another thread requests a cache with the same configuration. Either the other thread
+/// gets a new cache, or the destruction is refused.
 pub(super) fn race_destroy_with_merge() {
     on_cpu(0);
     let core = Core::new(Config { magazines: Magazines::Off, ..Config::for_models(2) }).unwrap();

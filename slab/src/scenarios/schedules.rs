@@ -198,8 +198,8 @@ pub(super) fn publish_and_read_value() {
     assert_eq!(found.len(), 1, "all threads see one published value");
 }
 
-/// Two threads allocate pages and free them, which starts a reaper. The reaper must decommit these pages, however soon
-/// it falls asleep.
+/// Two threads allocate pages and free them, which starts a reaper. The reaper must decommit the freed pages, even if
+/// it falls asleep soon.
 pub(super) fn race_page_use_with_reaper() {
     fn run_thread(core: &std::sync::Arc<Core>) {
         for _ in 0..3 {
@@ -226,8 +226,8 @@ pub(super) fn race_page_use_with_reaper() {
 }
 
 /// A thread waits at a limit for an object that a shrinker keeps. The shrinker frees the object only when it is not
-/// busy. No free announces the object. The reaper must therefore call the shrinker again, however soon the reaper falls
-/// asleep. If a wake-up is lost, the scenario deadlocks.
+/// busy. No free wakes the waiter for this object. The reaper must therefore call the shrinker again, however soon the
+/// reaper falls asleep. If a wake-up is lost, the scenario deadlocks.
 pub(super) fn wait_for_repeated_shrinking() {
     /// Number of shrinker calls that free nothing: a waiter calls the shrinkers once before it joins the queue, and
     /// once afterwards. Later, a reaper that wakes up for any reason also calls the shrinkers.

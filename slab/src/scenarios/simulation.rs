@@ -93,7 +93,7 @@ impl Slot {
     }
 }
 
-/// Waker of a waiter that counts the wake-ups since the waiter's last poll.
+/// A waiter's waker, which counts the wake-ups since the waiter's last poll.
 #[derive(Default)]
 struct WaiterWaker(Counter);
 impl Wake for WaiterWaker {
@@ -119,8 +119,7 @@ struct ThreadState {
     waits: Vec<Wait>,
 }
 
-/// Value stored in a hive, as large as the smallest stride in models, because a hive treats neighbouring objects as a
-/// slice.
+/// Value in a hive, as large as the smallest stride in models, so that neighbouring values form a slice.
 type Value = [u64; SPACING / 8];
 
 /// Parts of a world that are dropped only if the execution succeeds.
@@ -335,7 +334,7 @@ impl World {
         let polled = Pin::new(&mut wait.future).poll(&mut Context::from_waker(&waker));
         let (cache, mut books) = (wait.slot.key(), books());
         match polled {
-            Poll::Ready(Ok(_)) => books.served(cache, wait.begun),
+            Poll::Ready(Ok(_)) => books.record_served(cache, wait.begun),
             Poll::Ready(Err(_)) => _ = books.queued.remove(&wait.begun),
             Poll::Pending => {
                 assert!(!is_due, "a waiter was overtaken");

@@ -83,7 +83,7 @@ pub(crate) enum Step {
     Shrink {
         cache: u8,
     },
-    /// Destroys a cache. If this succeeds, makes the cache again.
+    /// Destroys a cache. If the destruction succeeds, makes the cache again.
     Destroy {
         cache: u8,
     },
@@ -195,7 +195,7 @@ impl World {
     }
 
     /// Runs at most one operation, and checks that it was counted at a level that explains all changes of the counters.
-    /// A cache's magazines alone are checked by the shadow model of the layer, which requires equal numbers.
+    /// The shadow model of the layer checks a cache's magazines alone, and requires equal numbers.
     fn run_and_check_counts<T>(&self, cache: usize, operation: impl FnOnce() -> T) -> T {
         let look = || {
             let (info, pages) = (self.caches[cache].info(), self.core.memory.pages.info());

@@ -52,7 +52,7 @@ pub(crate) enum Step {
         #[arbitrary(with = layout)]
         layout: Layout,
     },
-    /// Copies as many bytes as fit to newly allocated memory of another layout.
+    /// Copies the bytes that fit to newly allocated memory of another layout.
     Move {
         cpu: u8,
         pick: u16,

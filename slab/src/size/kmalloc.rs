@@ -1,4 +1,4 @@
-//! Allocates memory of any size: objects of size classes up to 8 KiB, and blocks of pages above.
+//! Allocates memory of any size: objects of size classes up to 8 KiB, and blocks of pages for larger sizes.
 //!
 //! As in the kernel, there are four kinds of caches, with 13 caches each: `kmalloc-N`, `kmalloc-rcl-N` (reclaimable),
 //! `kmalloc-cg-N` (accounted) and `dma-kmalloc-N`. A free finds the object's cache by arithmetic and one load: the
@@ -178,7 +178,7 @@ impl Kmalloc {
     /// Cost: one load to find the cache, plus [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` was allocated from this subsystem and is no longer used.
+    /// `memory` must have been allocated from this subsystem, and must no longer be used.
     #[inline]
     #[doc(alias = "kfree")]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
@@ -227,7 +227,7 @@ impl Kmalloc {
     /// reports [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
-    /// `memory` was allocated from this subsystem and is not freed during the call.
+    /// `memory` must have been allocated from this subsystem, and must not be freed during the call.
     #[doc(alias = "ksize")]
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         self.core.usable_size(memory)

@@ -152,7 +152,7 @@ impl Core {
     /// `false` if the object's cache does not record sizes.
     ///
     /// # Safety
-    /// The caller owns the memory.
+    /// The caller must own the memory.
     pub(crate) unsafe fn record_object_size(&self, memory: NonNull<u8>, size: usize) -> bool {
         let cache = self.cache_at(memory);
         // SAFETY: `place` has confirmed that the memory is an object of this cache, and the caller
@@ -230,7 +230,7 @@ impl Core {
         self.huge.bytes(memory)
     }
 
-    /// Resizes memory that is not an object: a block that has room, or a mapping that the system can resize.
+    /// Resizes memory that is not an object, if its block has room or the system can resize its mapping.
     #[cold]
     pub(crate) fn resized(
         &self,
@@ -252,7 +252,7 @@ impl Core {
     /// addresses has no extra cost, because a free reads the frame and the cache anyway.
     ///
     /// # Safety
-    /// `memory` was allocated from this subsystem and is no longer used.
+    /// `memory` must have been allocated from this subsystem, and must no longer be used.
     #[inline]
     pub(crate) unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: by contract, the memory came from this subsystem and is no longer used.
@@ -264,7 +264,7 @@ impl Core {
     /// Frees memory at an address where no object begins.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold.
+    /// The caller must fulfil the safety conditions of [`free`](Self::free).
     #[cold]
     #[inline(never)]
     unsafe fn free_other(&self, memory: NonNull<u8>) {
@@ -336,7 +336,8 @@ impl Core {
     }
 
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold. `pfn` is the page of `memory`, and no cache owns that page.
+    /// The caller must fulfil the safety conditions of [`free`](Self::free). `pfn` must be the page of `memory`, and no
+    /// cache may own that page.
     #[cold]
     unsafe fn free_large(&self, memory: NonNull<u8>, pfn: Pfn) {
         let order = match self.large_block_order_at(memory, pfn) {
@@ -349,7 +350,7 @@ impl Core {
         // SAFETY: the frame's owner marks a large block, whose order is in the frame. The free clears the
         // owner.
         unsafe { self.memory.pages.free_in(&op, pfn, order) };
-        self.large.returned(&op);
+        self.large.count_free(&op);
         self.note_freed_pages();
     }
 }

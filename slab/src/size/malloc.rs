@@ -57,7 +57,7 @@ pub const MAX_ALIGN: usize = 16;
 pub struct Malloc {
     fast: FastPaths,
     caches: [KmemCache; CLASSES],
-    /// Number of bytes at the end of each object that its canary occupies.
+    /// Number of bytes that the canary occupies at the end of each object.
     tail: usize,
     /// Cache for empty layouts; exists if each empty layout gets a distinct address.
     empty_layout_cache: Option<KmemCache>,
@@ -122,7 +122,7 @@ impl Malloc {
     /// [`static_paths`]).
     ///
     /// # Safety
-    /// The malloc is never dropped.
+    /// The malloc must never be dropped.
     pub(crate) unsafe fn open(&self, paths: &'static StaticPaths) -> bool {
         let fast = &self.fast;
         // Unless all caches use the same table, their fast paths are disabled.
@@ -145,8 +145,8 @@ impl Malloc {
     /// Releases addresses to other parts of the process, as [`Core::fit_addresses`] does.
     ///
     /// # Safety
-    /// The conditions of [`Core::fit_addresses`] hold. This malloc is the only malloc of its subsystem, and has no
-    /// inlined paths except its own paths and `process_paths`.
+    /// The caller must fulfil the safety conditions of [`Core::fit_addresses`]. This malloc must be the only malloc of
+    /// its subsystem, and have no inlined paths except its own paths and `process_paths`.
     pub(crate) unsafe fn fit_addresses(&self, process_paths: &StaticPaths) {
         // SAFETY: by contract, the malloc has no other paths. No path reads the class of a page outside the counted
         // pages.
@@ -401,7 +401,8 @@ impl Malloc {
     /// Cost: arithmetic plus [`KmemCache::free`].
     ///
     /// # Safety
-    /// `memory` was allocated by [`alloc`](Self::alloc) of this malloc with this layout, and is no longer used.
+    /// `memory` must have been allocated by [`alloc`](Self::alloc) of this malloc with this layout, and must no longer
+    /// be used.
     #[inline]
     pub unsafe fn free_sized(&self, memory: NonNull<u8>, layout: Layout) {
         // SAFETY: the malloc is borrowed, so it is alive. By contract, `memory` has this layout, and the caller may
@@ -412,7 +413,7 @@ impl Malloc {
         }
     }
     /// # Safety
-    /// The conditions of [`free_sized`](Self::free_sized) hold.
+    /// The caller must fulfil the safety conditions of [`free_sized`](Self::free_sized).
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_sized_slow(&self, memory: NonNull<u8>, layout: Layout) {
@@ -437,8 +438,8 @@ impl Malloc {
     /// allocation or free writes to it.
     ///
     /// # Safety
-    /// `memory` was allocated from this malloc's subsystem, but not by another malloc of the subsystem. The caller no
-    /// longer uses `memory`.
+    /// `memory` must come from this malloc's subsystem, but not from another malloc of the subsystem. The caller must
+    /// no longer use `memory`.
     #[inline]
     pub unsafe fn free(&self, memory: NonNull<u8>) {
         // SAFETY: the malloc is borrowed, so it is alive. By contract, the caller may free `memory`.
@@ -448,7 +449,7 @@ impl Malloc {
         }
     }
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold.
+    /// The caller must fulfil the safety conditions of [`free`](Self::free).
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn free_slow(&self, memory: NonNull<u8>) {
@@ -472,8 +473,8 @@ impl Malloc {
     }
 
     /// Returns `true` if memory was allocated or resized for this layout, as far as the malloc knows. If the size does
-    /// not match, reports the corruption. If no object is at the address, returns `true`, because the free reports that
-    /// error.
+    /// not match, reports the corruption. Returns `true` if no object is at the address, because the free then reports
+    /// this error.
     #[cold]
     pub(crate) fn has_size(&self, memory: NonNull<u8>, layout: Layout) -> bool {
         let Ok(usable) = self.core.size_of(memory) else { return true };
@@ -511,8 +512,8 @@ impl Malloc {
     /// reports [corruption](crate::corruption) and returns 0.
     ///
     /// # Safety
-    /// `memory` was allocated from this malloc's subsystem, but not by another malloc of the subsystem. `memory` is not
-    /// freed during the call.
+    /// `memory` must come from this malloc's subsystem, but not from another malloc of the subsystem. `memory` must not
+    /// be freed during the call.
     pub unsafe fn usable_size(&self, memory: NonNull<u8>) -> usize {
         // SAFETY: by contract, `memory` is not freed during the call.
         unsafe { self.fast.size_of(memory) }.unwrap_or_else(|| self.core.usable_size(memory))

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_gets_the_smallest_class_that_holds_it() {
+    fn each_size_gets_the_smallest_size_class_that_holds_it() {
         for size in 1..=8192 {
             let smallest = CLASS_SIZES.iter().position(|&class| class >= size);
             assert_eq!(SizeClass::for_size(size).map(SizeClass::index), smallest, "size {size}");

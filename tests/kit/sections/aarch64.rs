@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::fmt::Write as _;
 
-/// The word before the abort address, which is a `brk`; the kernel compares it with the word that the C library
-/// registered.
+/// The word before the abort address, which is a `brk` instruction; the kernel compares it with the word that the C
+/// library registered.
 pub(crate) const SIGNATURE: u32 = 0xd428_bc00;
 
 /// The unit of code that a breakpoint replaces; the breakpoint instruction on aarch64 is `brk #0`.
@@ -15,7 +15,7 @@ pub(crate) type Code = u32;
 pub(crate) const TRAP_CODE: Code = 0xd420_0000;
 
 /// Makes the processor fetch the code at `at` again after the code was changed.
-pub(crate) fn written(at: *mut Code) {
+pub(crate) fn synchronize_code(at: *mut Code) {
     unsafe extern "C" {
         fn __clear_cache(start: *mut Code, end: *mut Code);
     }
@@ -37,7 +37,7 @@ impl Memory {
     }
 }
 
-pub(super) fn is_general(register: Register) -> bool {
+pub(super) fn is_general_purpose(register: Register) -> bool {
     register < NONE
 }
 /// Returns the name of a register for a proof.
@@ -57,7 +57,7 @@ impl fmt::Display for Instruction {
     }
 }
 
-/// The position of an operand in an instruction word, or an effect of the instruction.
+/// The position of an operand in an instruction word, or the effect of the instruction.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     /// The register in the lowest five bits of the instruction; `D` is written, `T` is read.
@@ -66,7 +66,7 @@ enum Part {
     /// The registers at bit 5 and at bit 16 of the instruction; both are read.
     N,
     M,
-    /// The instruction writes the flags, or it reads them.
+    /// The instruction either writes the flags or reads them.
     SetFlags,
     GetFlags,
     /// Memory at register N plus an offset: an offset of 12 bits in units of the access size, of 9 bits in bytes, in a
@@ -115,7 +115,7 @@ const INSTRUCTION_FORMS: [(u32, u32, &[Part]); 28] = {
 };
 /// The instruction `stxr`, which has an additional register for the result of the store.
 const STORE_EXCLUSIVE: (u32, u32) = (0xffe0_fc00, 0xc800_7c00);
-/// Register 31, which is the stack pointer or zero; sections never write it.
+/// Register 31, which is either the stack pointer or zero; sections never write it.
 const NONE: Register = 31;
 
 /// The instruction `cmp` of two registers, which is a `subs` with register 31 as its result.
@@ -161,8 +161,8 @@ impl Instruction {
     pub(super) fn compares(self) -> bool {
         self.matches_bits(COMPARE_REGISTERS)
     }
-    /// Returns `true` if the instruction belongs to the code that counts aborts, whose address would look like an
-    /// operand of the section.
+    /// Returns `true` if the instruction counts aborts; the address of the counter would look like an operand of the
+    /// section.
     pub(super) fn is_abort_counter_instruction(self) -> bool {
         self.matches_bits(STORE_EXCLUSIVE)
     }
@@ -271,8 +271,8 @@ impl Section {
         Ok(SectionOperands { kind, area, words, stack, rounds, count })
     }
 
-    /// Returns the instructions of the section without addresses and register names; sections that do the same work in
-    /// different registers have equal forms.
+    /// Returns the instructions of the section without addresses and register names; two sections have the same form if
+    /// they differ only in registers.
     pub(crate) fn form(&self) -> String {
         let (mut names, mut text) = (vec![], String::new());
         for one in self.instructions() {

@@ -15,7 +15,7 @@ pub(crate) type Code = u8;
 pub(crate) const TRAP_CODE: Code = 0xcc;
 
 /// Does nothing after code at `_at` was changed, because x86-64 processors notice writes to code.
-pub(crate) fn written(_at: *mut Code) {}
+pub(crate) fn synchronize_code(_at: *mut Code) {}
 
 /// A memory operand: segment, base, index, scale, displacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ impl Memory {
     }
 }
 
-pub(super) fn is_general(register: Register) -> bool {
+pub(super) fn is_general_purpose(register: Register) -> bool {
     register.is_gpr64()
 }
 /// Returns the name of a register for a proof.
@@ -198,8 +198,8 @@ impl Section {
         Ok(SectionOperands { kind, area, words, stack, rounds, count })
     }
 
-    /// Returns the instructions of the section without addresses and register names; sections that do the same work in
-    /// different registers have equal forms.
+    /// Returns the instructions of the section without addresses and register names; two sections have the same form if
+    /// they differ only in registers.
     pub(crate) fn form(&self) -> String {
         let mut names: Vec<String> = vec![];
         let mut text = String::new();

@@ -43,7 +43,7 @@ fn malloc_starts_after_a_late_dlopen() {
 }
 
 /// Returns a C header for `sandbox.c`, made from the filters of `filters.txt`. Also returns the expected outcome of
-/// each behaviour under each filter: `well` or `-`.
+/// each behaviour under each filter, which is `well` or `-`.
 fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
     let (mut header, mut filters, mut calls) = (String::new(), String::new(), BTreeSet::new());
     let (mut behaviours, mut outcomes): (Vec<&str>, _) = (vec![], vec![]);
@@ -102,8 +102,8 @@ fn filters(data: &str) -> (String, Vec<(String, String, String)>) {
 }
 
 /// Regression test: the first allocation read the list of CPUs, so the system call filter of a login server ended the
-/// program. Regression test: freeing a mapping read the address limit, `malloc_trim` issued a membarrier, and a thread
-/// was started when the heap exceeded 8 MiB.
+/// program. Regression test: freeing a mapping read the address limit, `malloc_trim` issued a membarrier, and a heap
+/// above 8 MiB started a thread.
 #[test]
 fn program_with_a_system_call_filter_continues() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,8 +168,8 @@ fn cplusplus_new_and_delete_are_replaced_consistently() {
     }
 }
 
-/// Regression test: `delete` waited for the loader's lock, which the loader held while it ran a constructor
-/// that waited for the deleting thread.
+/// Regression test: `delete` waited for the loader's lock, while the loader held it and ran a constructor that waited
+/// for the deleting thread.
 #[test]
 fn delete_does_not_wait_for_the_loader_lock() {
     let Some(cc) = program("c++") else { return };
@@ -211,7 +211,7 @@ fn cplusplus_extension_catches_bad_alloc_at_the_limit() {
 }
 
 /// Installs both libraries by `make install`; returns `None` if `make` or `pkg-config` is missing.
-fn installed() -> Option<TempDir> {
+fn install_library() -> Option<TempDir> {
     let (make_program, _) = (program("make")?, program("pkg-config")?);
     let (prefix, library_file) = (tempfile::tempdir().unwrap(), libuslab_cache());
     let mut install = Command::new(make_program);
@@ -241,7 +241,7 @@ fn linked(prefix: &Path, library: &str, source: &str) -> PathBuf {
     binary
 }
 
-fn printed(command: &mut Command) -> String {
+fn command_output(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let output_text = text(&output.stdout);
     assert!(
@@ -255,10 +255,10 @@ fn printed(command: &mut Command) -> String {
 
 #[test]
 fn c_example_program_constructs_few_buffers() {
-    let Some(prefix) = installed() else { return };
+    let Some(prefix) = install_library() else { return };
     for (library, has_malloc) in [("uslab", true), ("uslab-cache", false)] {
         let output_text =
-            printed(&mut Command::new(linked(prefix.path(), library, "slab/examples/requests.c")));
+            command_output(&mut Command::new(linked(prefix.path(), library, "slab/examples/requests.c")));
         let buffers = output_text
             .strip_prefix("100000 requests, ")
             .and_then(|remaining| remaining.split_once(' '))
@@ -275,14 +275,14 @@ fn c_example_program_constructs_few_buffers() {
 
 #[test]
 fn c_program_in_the_book_compiles_and_runs() {
-    let Some(prefix) = installed() else { return };
+    let Some(prefix) = install_library() else { return };
     let page = std::fs::read_to_string(workspace().join("slab/book/src/c.md")).unwrap();
     let (_, program) = page.split_once("\n```c\n").unwrap();
     let source = prefix.path().join("sessions.c");
     std::fs::write(&source, program.split_once("\n```\n").unwrap().0).unwrap();
     for library in ["uslab", "uslab-cache"] {
         let output_text =
-            printed(&mut Command::new(linked(prefix.path(), library, source.to_str().unwrap())));
+            command_output(&mut Command::new(linked(prefix.path(), library, source.to_str().unwrap())));
         let (sessions, idle) =
             output_text.trim().strip_suffix(" idle").unwrap().split_once(" sessions, ").unwrap();
         let [sessions, idle] = [sessions, idle].map(|number| number.parse::<u32>().unwrap());
@@ -294,25 +294,26 @@ fn c_program_in_the_book_compiles_and_runs() {
 /// that libc does not register.
 #[test]
 fn c_functions_of_object_caches_behave_as_documented() {
-    let Some(prefix) = installed() else { return };
+    let Some(prefix) = install_library() else { return };
     for library in ["uslab", "uslab-cache"] {
         let program = linked(prefix.path(), library, "tests/programs/preload/caches.c");
         for variable in
             [("USLAB_RSEQ", "on"), ("USLAB_RSEQ", "off"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
         {
             // The library's own thread also uses memory, and `uslab_check` requires that no other thread does.
-            let table =
-                printed(Command::new(&program).env("USLAB_OPTIONS", "reap=0").env(variable.0, variable.1));
+            let table = command_output(
+                Command::new(&program).env("USLAB_OPTIONS", "reap=0").env(variable.0, variable.1),
+            );
             assert!(table.contains("\nolder ") && !table.contains("\nplain "), "{table}");
         }
     }
 }
 
-/// The allocator's functions are not written in C++, so an exception cannot pass through them.
+/// An exception cannot pass through the allocator's functions, because they are not written in C++.
 #[test]
 fn exception_leaving_a_cache_callback_aborts_the_program() {
     use std::os::unix::process::ExitStatusExt;
-    let (Some(cxx), Some(prefix)) = (program("c++"), installed()) else { return };
+    let (Some(cxx), Some(prefix)) = (program("c++"), install_library()) else { return };
     for library in ["uslab", "uslab-cache"] {
         let binary = prefix.path().join(format!("throws-{library}"));
         let mut cxx = Command::new(&cxx);
@@ -333,19 +334,19 @@ fn exception_leaving_a_cache_callback_aborts_the_program() {
 /// Regression test: all statistics ignored objects in quarantine.
 #[test]
 fn statistics_count_objects_in_quarantine_as_cached() {
-    let Some(prefix) = installed() else { return };
+    let Some(prefix) = install_library() else { return };
     let program = linked(prefix.path(), "uslab", "tests/programs/preload/caches.c");
-    printed(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
+    command_output(Command::new(program).arg("quarantine").env("USLAB_OPTIONS", "reap=0,quarantine=4k"));
 }
 
-/// Regression test: the library of caches registered its fork handlers when the first cache was created. As a result,
-/// it held its locks while the program's older handlers ran.
+/// Regression test: the library for caches registered its fork handlers only when the first cache was created. The
+/// library therefore held its locks while the program's older fork handlers ran.
 #[test]
 fn fork_handlers_registered_earlier_can_use_caches() {
-    let Some(prefix) = installed() else { return };
+    let Some(prefix) = install_library() else { return };
     for library in ["uslab", "uslab-cache"] {
         let program = linked(prefix.path(), library, "tests/programs/preload/fork_handlers.c");
-        assert_eq!(printed(&mut Command::new(program)), "forked\n");
+        assert_eq!(command_output(&mut Command::new(program)), "forked\n");
     }
 }
 
@@ -353,7 +354,7 @@ fn fork_handlers_registered_earlier_can_use_caches() {
 /// in the manual page must equal the library's version.
 #[test]
 fn installed_files_have_consistent_names_and_versions() {
-    let Some(prefix) = installed() else { return };
+    let Some(prefix) = install_library() else { return };
     let file = |name: &str| prefix.path().join(name);
     for (library, links) in [("uslab", "libuslab.so"), ("uslab-cache", "libuslab-cache.so")] {
         let version = pkg_config(prefix.path(), &["--modversion", library]);
@@ -371,7 +372,7 @@ fn installed_files_have_consistent_names_and_versions() {
     }
 }
 
-fn declared() -> BTreeSet<String> {
+fn declared_functions() -> BTreeSet<String> {
     let header = std::fs::read_to_string(workspace().join("slab/libuslab/uslab.h")).unwrap();
     let names = header.lines().filter(|line| line.ends_with(");")).filter_map(|line| {
         let name = line.split('(').next()?.rsplit([' ', '*']).next()?;
@@ -385,7 +386,7 @@ fn manual_page_documents_the_whole_header() {
     let page = std::fs::read_to_string(workspace().join("slab/libuslab/man/uslab.3")).unwrap();
     let (_, synopsis) = page.split_once(".SH SYNOPSIS").unwrap();
     let undocumented: Vec<_> =
-        declared().into_iter().filter(|name| !synopsis.contains(&format!("{name}("))).collect();
+        declared_functions().into_iter().filter(|name| !synopsis.contains(&format!("{name}("))).collect();
     assert!(undocumented.is_empty(), "{undocumented:?}");
     let header = std::fs::read_to_string(workspace().join("slab/libuslab/uslab.h")).unwrap();
     let words = header.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
@@ -402,10 +403,10 @@ fn manual_page_documents_the_whole_header() {
 fn header_declares_exactly_the_exported_functions() {
     let Some(nm) = program("nm") else { return };
     let exported_symbols = |library: &Path| -> BTreeSet<String> {
-        let symbols = printed(Command::new(&nm).args(["-D", "--defined-only"]).arg(library));
+        let symbols = command_output(Command::new(&nm).args(["-D", "--defined-only"]).arg(library));
         symbols.lines().filter_map(|line| line.split(' ').next_back()).map(str::to_owned).collect()
     };
-    let declared = declared();
+    let declared = declared_functions();
     assert_eq!(exported_symbols(&libuslab_cache()), declared);
     let malloc = "malloc calloc free free_sized free_aligned_sized realloc reallocarray posix_memalign aligned_alloc \
                   memalign valloc pvalloc malloc_usable_size malloc_trim mallinfo mallinfo2 malloc_info malloc_stats \
@@ -536,7 +537,7 @@ fn library_opened_with_deepbind_uses_the_replaced_free() {
     assert!(output.status.success() && stdout == "freed\n", "{:?} {stdout}{err}", output.status);
 }
 
-/// Returns the number of system calls of a program under a library (an empty name means no library); `None` if tracing
+/// Returns the number of system calls of a program under a library (no library if the name is empty); `None` if tracing
 /// is not permitted.
 fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u32> {
     let output = Command::new(counter).arg(library).args(program).output().unwrap();
@@ -549,8 +550,8 @@ fn system_calls(counter: &Path, library: &Path, program: &[&OsStr]) -> Option<u3
 }
 
 /// Regression test: starting a process took 423 system calls. Each of 52 magazine layers made a mapping and a commit,
-/// and each of the 268 allocations at the start of a process read the process id. A later version made 80 system calls
-/// more than a process without the library; 20 of them loaded two libraries that are no longer needed.
+/// and each of the first 268 allocations of a process read the process id. A later version made 80 more system calls
+/// than a process without the library; 20 of them loaded two libraries that are no longer needed.
 #[test]
 fn process_start_takes_few_system_calls() {
     let [counts, allocates] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -573,8 +574,8 @@ fn process_start_takes_few_system_calls() {
     );
 }
 
-/// The test allocates objects of 64 bytes; each takes about 66 bytes of memory. The remaining memory is the fixed cost
-/// of a process.
+/// The test allocates objects of 64 bytes; each takes about 66 bytes of memory. The rest of the memory is the fixed
+/// cost of a process.
 #[test]
 fn small_process_uses_little_extra_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -619,10 +620,11 @@ fn stats_table_is_printed_at_exit() {
     assert!(quiet_run.stderr.is_empty(), "{}", text(&quiet_run.stderr));
 }
 
-/// Regression test: an address limit that the process itself set had no effect on small blocks, and left no addresses
-/// for threads and mappings. If the limit was set before the process started, half of it remained unused.
+/// Regression test: an address limit that the process set for itself did not apply to small blocks, and left no
+/// addresses for threads and mappings. If the limit was set before the process started, half of the addresses under the
+/// limit remained unused.
 #[test]
-fn heap_leaves_addresses_under_the_limit_for_mappings() {
+fn heap_leaves_part_of_the_address_limit_for_mappings() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("limit.c", dir.path());
     for mib in [256, 512] {
@@ -640,8 +642,8 @@ fn heap_leaves_addresses_under_the_limit_for_mappings() {
 }
 
 /// Regression test: when the process started, the page range reserved three quarters of the address limit. The
-/// remaining addresses were enough for 22 threads and 648 blocks; the C library's malloc had room for 109 threads and
-/// 841 blocks.
+/// remaining addresses were enough for 22 threads and 648 blocks; the C library's malloc left enough for 109 threads
+/// and 841 blocks.
 #[test]
 fn address_limit_leaves_room_for_thread_stacks() {
     let dir = tempfile::tempdir().unwrap();
@@ -665,9 +667,9 @@ fn max_mappings_per_process() -> usize {
     std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap()
 }
 
-/// Regression test: each guard and each large block was a separate mapping that was never removed. A heap of half a GiB
-/// had 4,159 mappings, and there was no bound on their number. The tags of freed slabs also remained in memory; they
-/// took an eighth of the heap's peak size.
+/// Regression test: each guard and each large block was a separate mapping, and these mappings were never removed. A
+/// heap of half a GiB had 4,159 mappings, and nothing limited their number. The tags of freed slabs also remained in
+/// memory, where they took an eighth of the heap's peak size.
 #[test]
 fn hardened_heap_creates_few_mappings() {
     let dir = tempfile::tempdir().unwrap();
@@ -688,7 +690,8 @@ fn hardened_heap_creates_few_mappings() {
     }
 }
 
-/// Regression test: at the limit of mappings, memory that could not be unmapped was never freed.
+/// Regression test: when the process had reached the limit on mappings, memory that could not be unmapped was never
+/// freed.
 #[test]
 fn hardened_program_at_the_mapping_limit_continues() {
     let max_mappings = max_mappings_per_process();
@@ -719,14 +722,14 @@ fn hardened_program_at_the_mapping_limit_continues() {
 }
 
 #[test]
-fn address_limit_of_a_vfork_child_spares_the_parent() {
+fn address_limit_of_a_vfork_child_does_not_affect_its_parent() {
     let dir = tempfile::tempdir().unwrap();
     let output = preloaded(Command::new(compiled("limit.c", dir.path())).arg("vfork"), "check=0");
     assert_eq!(text(&output.stdout), "100\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Large blocks may get addresses that were earlier the end of the page range. Regression test: freeing a large block
-/// at such an address was mistaken for freeing a page, and reported corruption.
+/// A large block may get addresses that earlier were the end of the page range. Regression test: freeing a large block
+/// at an address of the former page range was treated as freeing a page, and reported corruption.
 #[test]
 fn large_block_at_former_page_addresses_can_be_freed() {
     let Some(python) = python() else { return };
@@ -758,7 +761,7 @@ except MemoryError: print('refused', len([bytes(1000) for _ in range(100000)]))"
     assert_eq!(text(&output.stdout), "refused 100000\n", "{:?} {}", output.status, text(&output.stderr));
 }
 
-/// Regression test: the library wrote the statistics table to a file of the program, which the program had opened under
+/// Regression test: the library wrote its statistics table to a file of the program, which had opened the file under
 /// the same descriptor.
 #[test]
 fn exit_report_is_not_written_to_program_files() {
@@ -772,8 +775,8 @@ fn exit_report_is_not_written_to_program_files() {
     }
 }
 
-/// Large blocks can use the part of the address limit that the page range only reserves, and some of the limit remains
-/// free.
+/// The page range only reserves a part of the address limit; large blocks can use this part, and some of the limit
+/// remains free.
 #[test]
 fn large_blocks_use_reserved_addresses_under_an_address_limit() {
     let Some(python) = python() else { return };

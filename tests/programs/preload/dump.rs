@@ -57,7 +57,7 @@ fn profile(dir: &Path, dump_method: &str, format: &str) -> (PathBuf, String) {
     (leftover_files.find(|path| path.to_string_lossy().ends_with(format)).unwrap(), text(&output.stdout))
 }
 
-/// The heap profile contains code addresses; a reader looks up function names later. The profile has exactly the
+/// The heap profile contains code addresses; a reader looks up function names later. The profile contains exactly the
 /// thousand objects of `main`, and the innermost function of a stack never belongs to the library.
 #[test]
 fn signal_dump_writes_the_heap_profile() {
@@ -79,7 +79,7 @@ fn signal_dump_writes_the_heap_profile() {
 /// Regression test: dumping 300 stacks took 40 MiB of memory, because the dump read the debug information of
 /// all files.
 #[test]
-fn profile_dump_of_many_stacks_uses_little_memory() {
+fn profile_dump_of_many_call_stacks_uses_little_memory() {
     for format in ["folded", "pb.gz"] {
         let dir = tempfile::tempdir().unwrap();
         let (file, printed) = profile(dir.path(), "stacks", format);
@@ -94,7 +94,7 @@ fn profile_dump_of_many_stacks_uses_little_memory() {
     }
 }
 
-/// After a failed dump, neither the temporary file nor a part of the dump exists.
+/// After a failed dump, neither the temporary file nor a partial dump remains.
 #[test]
 fn failed_profile_write_prints_a_single_line() {
     for (options, error) in [

@@ -1,5 +1,4 @@
-//! Tests that memory freed by a program returns to the system while the program waits without calling the
-//! library.
+//! Tests that memory freed by a program returns to the system while the program waits and does not call the library.
 
 use super::{compiled, print_line};
 use std::fmt::Write as _;

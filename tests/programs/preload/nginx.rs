@@ -9,8 +9,8 @@ use std::path::Path;
 
 const WORKERS: usize = 3;
 
-/// The requested paths: plain files, compressed files, pages that are assembled from parts, and the same files through
-/// a proxy.
+/// The requested paths: plain files, compressed files, web pages that are assembled from parts, and the same files
+/// through a proxy.
 const PATHS: &[&str] =
     &["/small", "/middle", "/large", "/parts.shtml", "/again/middle", "/again/large", "/again/parts.shtml"];
 

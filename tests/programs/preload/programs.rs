@@ -95,7 +95,7 @@ fn php_output_is_unchanged_by_the_preloaded_library() {
     check_same_output("php", || command(&php, &["-r", script]));
 }
 
-/// The output of stress-ng contains times, so it differs between runs; stress-ng itself verifies the memory that it
+/// The output of stress-ng contains times, so it differs between runs; instead, stress-ng verifies the memory that it
 /// allocates.
 #[test]
 fn stress_ng_verifies_memory_of_the_library() {

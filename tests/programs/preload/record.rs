@@ -1,4 +1,4 @@
-//! Tests that programs can be recorded, and that `uslab replay` can replay the recordings.
+//! Tests that the library can record programs, and that `uslab replay` can replay the recordings.
 
 use super::{compiled, preloaded, print_line, text};
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use uslab_sim::trace::{Facts, Recorded, Recording, Tables};
 use uslab_tests::{compile_c_program, libuslab};
 
-/// The size in bytes of the header of a recording, and of one record.
+/// The size in bytes of a recording's header, and the size of one record.
 const HEADER: usize = 64;
 const RECORD: usize = 24;
 
@@ -44,7 +44,7 @@ impl Recorder {
     }
 }
 
-/// Returns what the trace reader finds in a recording, and the counts in the header of the recording.
+/// Returns the facts that the trace reader finds in a recording, and the counts in the recording's header.
 fn facts(file: &Path) -> (Facts, Recorded) {
     let mut ops = Recording::open(file).unwrap().resolve(None).unwrap();
     while ops.next_op().unwrap().is_some() {}
@@ -53,10 +53,9 @@ fn facts(file: &Path) -> (Facts, Recorded) {
     (facts, recording)
 }
 
-/// Checks the order of records: no address is allocated twice without a free in between, and each freed address was
-/// allocated.
+/// Checks the order of records: no address is allocated again before it is freed, and each freed address was allocated.
 #[track_caller]
-fn in_order(facts: &Facts) {
+fn assert_events_in_order(facts: &Facts) {
     let objects = &facts.objects;
     assert_eq!((objects.hidden_allocs, objects.hidden_frees, objects.pre_trace_frees), (0, 0, 0));
     assert_eq!(objects.matched, objects.frees);
@@ -72,9 +71,9 @@ fn replayed(file: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The expected counts for the mode `counts` of `record.c`: for each size class, the allocations, the frees,
-/// and the remaining objects.
-const COUNTS: [(&str, [u64; 3]); 8] = [
+/// The expected counts for the mode `counts` of `record.c`: for each size class, allocations, frees, and remaining
+/// objects.
+const EXPECTED_COUNTS: [(&str, [u64; 3]); 8] = [
     // Sizes of 0.
     ("kmalloc-16", [5, 0, 5]),
     // Size 20 is reallocated to 0.
@@ -109,9 +108,9 @@ fn replayed_recording_equals_the_counts_of_the_program() {
         let counts = |cache: &Value| ["allocs", "frees", "used"].map(|field| number(&cache[field]));
         let counts_by_name: BTreeMap<_, _> =
             caches.iter().map(|cache| (cache["name"].as_str().unwrap(), counts(cache))).collect();
-        assert_eq!(counts_by_name, BTreeMap::from(COUNTS), "USLAB_RSEQ={rseq}");
+        assert_eq!(counts_by_name, BTreeMap::from(EXPECTED_COUNTS), "USLAB_RSEQ={rseq}");
         let sizes = [16, 32, 128, 256, 512, 1024, 4096];
-        for ((name, [.., used_objects]), size) in COUNTS.iter().zip(sizes) {
+        for ((name, [.., used_objects]), size) in EXPECTED_COUNTS.iter().zip(sizes) {
             let cache = caches.iter().find(|cache| cache["name"] == *name).unwrap();
             assert_eq!(
                 number(&cache["object_size"]) * number(&cache["used"]),
@@ -131,7 +130,7 @@ fn replayed_recording_equals_the_counts_of_the_program() {
             (&"program".into(), &Value::Null)
         );
         let (all, _) = self::facts(&file);
-        in_order(&all);
+        assert_events_in_order(&all);
         assert!(all.time.is_some_and(|(first, last)| 0.0 < first && first < last));
         let page = text(&replay(&file, &[]).stdout);
         assert!(page.lines().nth(1).unwrap().starts_with("Recorded: program, process "), "{page}");
@@ -150,7 +149,7 @@ fn replayed_recording_equals_the_counts_of_the_program() {
 fn recording_shows_a_free_before_the_address_is_reused() {
     let recorder = Recorder::new();
     let (facts, recording) = facts(&recorder.run(&["threads", "100000"], ""));
-    in_order(&facts);
+    assert_events_in_order(&facts);
     let objects = &facts.objects;
     // The remaining objects are the ones that the C library keeps for its threads, in addition to what the threads
     // request.
@@ -177,7 +176,7 @@ fn forked_child_writes_a_separate_recording() {
         let output = preloaded(program.arg(start_method).current_dir(recorder.dir.path()), "record=rec");
         assert!(output.status.success() && output.stderr.is_empty(), "{start_method}: {output:?}");
         let (parent, own_recording) = facts(&recorder.file());
-        in_order(&parent);
+        assert_events_in_order(&parent);
         assert_eq!(
             (parent.objects.allocs, parent.objects.frees, own_recording.parent),
             (10, 10, None),
@@ -250,7 +249,7 @@ fn events_beyond_the_recording_limit_are_counted() {
     let room = ((64 << 10) - HEADER) / RECORD;
     assert_eq!((facts.total, recording.lost), (room as u64, 10_000 - room as u64));
     assert!(std::fs::metadata(recorder.file()).unwrap().len() <= 64 << 10);
-    in_order(&facts);
+    assert_events_in_order(&facts);
     let page = text(&replay(&recorder.file(), &[]).stdout);
     assert!(
         page.contains(
@@ -260,7 +259,7 @@ fn events_beyond_the_recording_limit_are_counted() {
     );
 }
 
-/// Regression test: a signal ended the recording, or prevented the file from growing.
+/// Regression test: a signal ended the recording, or stopped the growth of its file.
 #[test]
 fn signal_during_recording_growth_loses_no_event() {
     let dir = tempfile::tempdir().unwrap();
@@ -278,7 +277,7 @@ fn full_disk_stops_the_recording_but_not_the_program() {
     assert_eq!(limited.total + recording.lost, 200_000);
     assert!(limited.total > 5000 && recording.lost > 100_000 && recording.unwritten == 0, "{recording:?}");
     assert!(std::fs::metadata(recorder.file()).unwrap().len() <= 300_000);
-    in_order(&limited);
+    assert_events_in_order(&limited);
 
     let device = recorder.dir.path().join("device");
     std::fs::create_dir(&device).unwrap();
@@ -297,7 +296,7 @@ fn full_disk_stops_the_recording_but_not_the_program() {
     let (full_facts, recording) = facts(&copy);
     assert_eq!(full_facts.total + recording.lost, 200_000);
     assert!(full_facts.total > 5000 && recording.lost > 100_000 && recording.unwritten == 0, "{recording:?}");
-    in_order(&full_facts);
+    assert_events_in_order(&full_facts);
 }
 
 #[test]

@@ -33,8 +33,8 @@ impl Redis {
         redis
     }
 
-    /// Returns a function that sends `commands`, one per line, through a client with the server's malloc, and
-    /// returns the answers.
+    /// Returns a function that sends `commands`, one per line, through a client and returns the answers; the client has
+    /// the server's malloc.
     fn command_sender(&self, commands: &str) -> impl Fn() -> String + use<> {
         let file = tempfile::NamedTempFile::new_in(&self.dir).unwrap();
         std::fs::write(&file, commands).unwrap();
@@ -70,7 +70,7 @@ unlink key:HALF
 zpopmin sorted:FEW
 hdel hash:FEW field:HALF
 ";
-/// Queries whose answers do not depend on a clock, a random seed or addresses.
+/// Queries whose answers depend on no clock, random seed or address.
 const QUERY_COMMANDS: &str = "
 sort set:FEW alpha
 zrange sorted:FEW 0 -1 withscores
@@ -93,7 +93,7 @@ unlink stream:3 text:3 hash:3
 dbsize
 debug digest
 "#;
-/// Commands that change data; repeating them gives the same result.
+/// Commands that change data, with the same result each time.
 const IDEMPOTENT_COMMANDS: &str = "
 set key:I VALUE
 setrange text:FEW SIZE x

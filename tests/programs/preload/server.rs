@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 use uslab_tests::libuslab;
 
-/// The longest time, in tenths of a second, for which a test waits for events that should happen immediately. If a
-/// server hangs, its test fails after this time.
+/// The longest time, in tenths of a second, for which a test waits for an event that should happen immediately. If a
+/// server hangs, its test fails after this time has passed.
 const TIMEOUT: u32 = 600;
 
 pub(crate) struct Server {

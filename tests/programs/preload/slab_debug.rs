@@ -19,7 +19,7 @@ fn report(program: &Path, mistake: &str, options: &str) -> String {
 }
 
 #[test]
-fn memory_bug_report_has_allocation_and_free_stacks() {
+fn memory_bug_report_shows_alloc_and_free_call_stacks() {
     let dir = tempfile::tempdir().unwrap();
     let program = compiled("damage.c", dir.path());
     let rows = [
@@ -92,8 +92,8 @@ fn slab_debug_tracing_prints_each_allocation_and_free() {
     assert!(thread.is_some_and(|thread| thread > 0) && threads.is_empty(), "{err}");
 }
 
-/// The program allocates twenty objects whose addresses are not stored anywhere, and five objects to which a list holds
-/// inner addresses.
+/// The program allocates twenty objects whose addresses are stored nowhere, and five objects for which a list holds
+/// only inner addresses.
 #[test]
 fn exit_report_groups_leaks_by_allocation_site() {
     let dir = tempfile::tempdir().unwrap();

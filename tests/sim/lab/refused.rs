@@ -41,7 +41,7 @@ fn demo_with_an_unknown_command_does_not_start() {
 }
 
 #[test]
-fn error_about_a_wrong_trace_names_the_line() {
+fn lab_error_names_the_line_of_a_wrong_trace() {
     let folder = Folder::new();
     let race = |file: &str, parts: &[&str]| refused(&["race", "--trace", file], parts);
     // The file has heap, blocks, operations and weight; then the operations.
@@ -123,8 +123,8 @@ fn impossible_output_is_refused_before_any_write() {
     assert!(!Path::new(&a).exists());
 }
 
-/// Regression test: each option was within its range, but combinations of them made runs that never ended, or that used
-/// all memory.
+/// Regression test: each option was within its range, but combined options made runs that never ended or used all
+/// memory.
 #[test]
 fn lab_refuses_options_that_need_too_much_memory() {
     refused(

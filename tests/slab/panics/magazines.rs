@@ -34,7 +34,7 @@ impl<F: Fn(bool)> ClosureRunner<F> {
     fn new(rounds: usize, run: F) -> Self {
         Self { free: Mutex::new((1..=rounds).map(Number).collect()), run }
     }
-    /// Flushes the layer, and returns the number of free rounds; checks that no round is free twice.
+    /// Flushes the layer, and returns the number of free rounds; fails if a round is free twice.
     fn census<M: Memory>(&self, layer: &Layer<Number, M>) -> usize {
         layer.flush_all(self);
         let mut free = self.free.lock().clone();

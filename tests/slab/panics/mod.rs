@@ -16,7 +16,7 @@ use std::time::Duration;
 use uslab::{Gfp, KmemCache, ObjectCache, Subsystem};
 use uslab_magazine::sync::{AtomicBool, Mutex, Ordering::Relaxed, catch_panic};
 
-/// A panic payload whose `Drop` panics, too.
+/// A panic payload whose `Drop` also panics.
 struct PanickingDrop;
 impl Drop for PanickingDrop {
     fn drop(&mut self) {
@@ -52,8 +52,8 @@ impl RunOnceGuard {
     }
 }
 
-/// A weak reference to an object that a callback uses: the callback's cache, or its registration. A strong reference
-/// would keep the cache alive forever.
+/// A weak reference to the cache or the registration that a callback uses. A strong reference would keep the cache
+/// alive forever.
 struct WeakTarget<T>(Arc<Mutex<Weak<T>>>);
 impl<T> Clone for WeakTarget<T> {
     fn clone(&self) -> Self {
@@ -102,7 +102,7 @@ fn ends<T>(subsystem: &Subsystem, cache: Arc<ObjectCache<T>>) {
     drop(cache);
     assert_all_memory_returned(subsystem);
 }
-/// Checks an untyped cache in the same way as `ends`.
+/// Checks that an untyped cache still works and can be destroyed, and that no object was lost.
 #[track_caller]
 fn assert_untyped_cache_ends(subsystem: &Subsystem, cache: Arc<KmemCache>) {
     drop([(); 3].map(|()| cache.alloc_block(Gfp::KERNEL).unwrap()));
@@ -165,7 +165,7 @@ const ROWS_TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("functions of C", "tests/programs/preload/contract.rs"),
 ];
 
-/// All places where shipping sources call user code: the file, the number of calls, and the callbacks.
+/// All calls of user code in shipping sources: the file, the number of calls, and the callbacks.
 const PLACES: &[(&str, usize, &[&str])] = &[
     ("buddy/src/allocator.rs", 1, &["corruption handler of pages"]),
     ("magazine/src/layer.rs", 1, &["supplier"]),
@@ -188,7 +188,7 @@ const PLACES: &[(&str, usize, &[&str])] = &[
 ];
 
 /// Counts the calls of the panic wrappers in a shipping source, without imports, tests and definitions.
-fn uses(source: &str) -> usize {
+fn count_uses(source: &str) -> usize {
     let shipping = source.split("\nmod tests {").next().unwrap_or(source);
     let code = shipping.lines().filter(|line| !line.trim_start().starts_with("//"));
     let names = ["catch_panic(", "contain_panic(", "FirstPanic::", "ContainedValue::", "ContainedValue<"];
@@ -217,7 +217,7 @@ fn panic_tests_cover_each_user_callback() {
         .map(|file| file.strip_prefix(workspace).unwrap().display().to_string())
         .filter(|file| !file.contains("tests") && !file.contains("scenarios") && !file.contains("shadow"))
         .filter(|file| file != "magazine/sync/src/lib.rs")
-        .map(|file| (uses(&std::fs::read_to_string(workspace.join(&file)).unwrap()), file))
+        .map(|file| (count_uses(&std::fs::read_to_string(workspace.join(&file)).unwrap()), file))
         .filter(|(uses, _)| *uses > 0)
         .map(|(uses, file)| (file, uses))
         .collect();

@@ -74,8 +74,8 @@ pub(super) mod constructor {
             assert_untyped_cache_ends(&subsystem, cache);
         }
     }
-    /// An object counts as in use while it is being constructed. A slab does not belong to the cache yet while its
-    /// first object, or all of its objects, are being constructed.
+    /// While an object is being constructed, it counts as in use. A slab belongs to the cache only after its first
+    /// object, or all of its objects, have been constructed.
     pub(crate) fn removes_itself() {
         for (new, whole_slab) in [(true, false), (true, true), (false, false)] {
             let (cache_slot, run_guard) = (WeakTarget::<KmemCache>::empty(), RunOnceGuard::default());
@@ -136,7 +136,7 @@ pub(super) mod try_constructor {
         drop(cache);
         assert_all_memory_returned(&subsystem);
     }
-    /// After a constructor has failed, the allocation gets an object that the constructor has freed.
+    /// After a constructor has failed, the allocation gets an object that the constructor itself had freed.
     pub(crate) fn reenters() {
         let (subsystem, cache_slot, run_guard) =
             (subsystem(1), CallbackCacheRef::empty(), RunOnceGuard::default());
@@ -406,7 +406,7 @@ pub(super) mod waker {
     }
 
     /// Returns a cache that has reached its limit, and all its objects. The cache is leaked, because wakers keep its
-    /// futures, and thus the cache, alive.
+    /// futures alive, and the futures keep the cache alive.
     fn full_cache(subsystem: &Subsystem) -> (&'static KmemCache, Vec<uslab::Block<'static>>) {
         let cache = KmemCache::builder("bomb", 512).limit(Limit::Slabs(1)).build_in(subsystem).unwrap();
         let cache: &KmemCache = Box::leak(Box::new(cache));
@@ -467,7 +467,7 @@ pub(super) mod waker {
             false,
         );
     }
-    /// The next acquirer gets the object that the waiter did not take.
+    /// The next acquirer gets an object that the waiter did not take.
     pub(crate) fn removes_itself() {
         case(|_, slot| assert!(slot.drop_value()), true);
     }
@@ -477,8 +477,8 @@ pub(super) mod hive {
     use super::*;
     use uslab::{Hive, Magazines};
 
-    struct Ends<F: Fn()>(F);
-    impl<F: Fn()> Drop for Ends<F> {
+    struct RunOnDrop<F: Fn()>(F);
+    impl<F: Fn()> Drop for RunOnDrop<F> {
         fn drop(&mut self) {
             (self.0)();
         }
@@ -493,7 +493,7 @@ pub(super) mod hive {
                 *count.lock() += 1;
                 panic_with_drop_payload()
             };
-            hive.insert(Ends(end)).ok().unwrap();
+            hive.insert(RunOnDrop(end)).ok().unwrap();
         }
         assert_panic_reaches_caller(|| drop(hive));
         assert_eq!(*calls.lock(), 5);
@@ -508,7 +508,7 @@ pub(super) mod hive {
             other_owner.insert(1).unwrap();
             callback_subsystem.shrink();
         };
-        hive.insert(Ends(end)).ok().unwrap();
+        hive.insert(RunOnDrop(end)).ok().unwrap();
         drop(hive);
         assert_all_memory_returned(&subsystem);
     }
@@ -543,7 +543,7 @@ pub(super) mod static_cache {
     }
 }
 
-/// Values that closures own are dropped together with the cache, the shrinker or the subsystem, and on any thread.
+/// Values owned by a closure are dropped with the cache, the shrinker or the subsystem, on any thread.
 pub(super) mod captured {
     use super::*;
     use crate::common::config;

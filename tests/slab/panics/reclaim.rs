@@ -14,21 +14,21 @@ pub(super) mod observer {
     use super::*;
     use uslab::observe::Observer;
 
-    fn works(subsystem: &Subsystem, cache: Arc<KmemCache>) {
+    fn assert_cache_works(subsystem: &Subsystem, cache: Arc<KmemCache>) {
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).unwrap());
         cache.shrink();
         assert_untyped_cache_ends(subsystem, cache);
     }
 
-    /// Regression test: if dropping the payload panicked, the panic reached the allocating caller, and the observer
-    /// could never be dropped.
+    /// Regression test: a panic in the drop of the payload reached the allocating caller, and the observer could never
+    /// be dropped.
     pub(crate) fn bomb() {
         let subsystem = subsystem(1);
         let observer = subsystem.observe(|_| panic_with_drop_payload()).unwrap();
-        works(&subsystem, Arc::new(blocks(&subsystem)));
+        assert_cache_works(&subsystem, Arc::new(blocks(&subsystem)));
         assert_eq!(observer.counts().panics, 1, "the callback must not be called again");
         drop(observer);
-        works(&subsystem, Arc::new(blocks(&subsystem)));
+        assert_cache_works(&subsystem, Arc::new(blocks(&subsystem)));
     }
     /// An observer is not notified of the operations that it performs itself.
     pub(crate) fn reenters() {
@@ -48,7 +48,7 @@ pub(super) mod observer {
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         assert!(*calls.lock() > 0 && observer.counts().suppressed > 0 && observer.counts().panics == 0);
         drop(observer);
-        works(&subsystem, cache);
+        assert_cache_works(&subsystem, cache);
     }
     pub(crate) fn removes_itself() {
         let subsystem = subsystem(1);
@@ -59,7 +59,7 @@ pub(super) mod observer {
             assert!(observer.drop_value());
         });
         value_slot.fill(observer.unwrap());
-        works(&subsystem, Arc::new(blocks(&subsystem)));
+        assert_cache_works(&subsystem, Arc::new(blocks(&subsystem)));
         assert_eq!((*calls.lock(), Arc::strong_count(&calls)), (1, 1), "the callback must be dropped");
     }
 }
@@ -128,7 +128,7 @@ pub(super) mod shrinker {
         drop((counts, panics, registration));
         assert_untyped_cache_ends(&subsystem, cache);
     }
-    /// A shrinker may use its own cache; these operations call no shrinkers.
+    /// A shrinker may use its own cache; the shrinker's operations call no shrinkers.
     pub(crate) fn reenters() {
         let subsystem = Arc::new(subsystem(1));
         let (weak_slot, weak, calls) =
@@ -232,7 +232,7 @@ pub(super) mod corruption {
         assert!(run_guard.has_run() && cache.info().corruptions == 2);
         assert_untyped_cache_ends(&subsystem, cache);
     }
-    /// The refused free must end although its cache was destroyed during the report.
+    /// The refused free must end although its cache is destroyed during the report.
     pub(crate) fn removes_itself() {
         let weak_slot = WeakTarget::<KmemCache>::empty();
         let weak_cache = weak_slot.clone();
@@ -285,8 +285,8 @@ pub(super) mod page_corruption {
 pub(super) mod deferred {
     use super::*;
 
-    /// Regression test: the panic of a deferred closure reached a caller that freed a slab, or a caller of `pin`. The
-    /// test needs a separate process, because deferred closures may run on any thread.
+    /// Regression test: the panic of a deferred closure reached a caller that freed a slab or called `pin`. The test
+    /// needs a separate process, because deferred closures may run on any thread.
     pub(crate) fn bomb() {
         if !is_alone("panics::deferred::bomb") {
             return;

@@ -1,13 +1,13 @@
 //! The command `cargo check-all` runs every quick test of the workspace, including the loom models, and
 //! prints the counts at the end.
 //!
-//! Models need another build (`--cfg loom`) than tests, so a single `cargo test` cannot run both. By mistake, a model
-//! might not run, and no test would fail. Each model therefore writes a row to a file, and this command counts the
-//! rows.
+//! Models need a different build (`--cfg loom`) from tests, so a single `cargo test` cannot run both. A mistake could
+//! prevent a model from running, and no test would fail. Each model therefore writes a row to a file, and this command
+//! counts the rows.
 //!
-//! Models run in a copy of the sources that also contains the planted bugs. By mistake, a planted bug might not be
-//! covered by any model. At the end of the run, each planted bug must therefore have been caught by a model, or by
-//! schedules if loom does not compile the code of the bug.
+//! Models run in a copy of the sources that also contains the planted bugs. A mistake could leave a planted bug without
+//! a model that covers it. Each planted bug must therefore have been caught: by a model, or by schedules if loom does
+//! not compile its code.
 //!
 //! The rows of models, planted bugs and schedules are stored for `check-claims`.
 //!
@@ -73,11 +73,11 @@ struct Totals {
     failed: u64,
     models: u64,
     executions: u64,
-    /// The planted bugs that models have caught; the next field counts all catches.
+    /// The planted bugs that models have caught; the next field counts how often bugs were caught.
     caught: BTreeSet<String>,
     catches: u64,
-    /// The number of scenarios; the next fields count their schedules, and the planted bugs that the schedules have
-    /// caught.
+    /// The number of scenarios; the next fields are the number of their schedules, and the planted bugs that schedules
+    /// have caught.
     scenarios: u64,
     schedules: u64,
     caught_by_schedules: BTreeSet<String>,
@@ -150,7 +150,7 @@ fn main() -> ExitCode {
                 record_missing_runs(&mut totals);
                 totals.keep();
             }
-            Some(shard) if totals.good() => {
+            Some(shard) if totals.has_passed() => {
                 let part = if args.models { "models" } else { "all" };
                 let set =
                     |name: &str| std::env::var(name).map_or(String::new(), |set| format!(", {name}={set}"));
@@ -182,7 +182,7 @@ fn merge(shares: Vec<Share>, totals: &mut Totals) -> anyhow::Result<()> {
 }
 
 impl Totals {
-    fn good(&self) -> bool {
+    fn has_passed(&self) -> bool {
         self.failed == 0 && self.broken.is_empty()
     }
 
@@ -191,7 +191,7 @@ impl Totals {
         WorkspaceCopy::planted().map_err(|error| self.broken.push(format!("{error:#}"))).ok()
     }
 
-    /// Counts and stores a row that the program `whose` has printed.
+    /// Counts and stores a row that the program named `whose` has printed.
     fn take(&mut self, whose: &str, row: &str) {
         let kept = format!("{whose} | {row}");
         let Some((kind, row)) = row.split_once(' ') else { return };
@@ -259,7 +259,7 @@ impl Totals {
             );
         }
         println!("{} passed, {} failed", self.passed, self.failed + self.broken.len() as u64);
-        if self.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if self.has_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
@@ -323,7 +323,7 @@ fn builds(copy: &WorkspaceCopy, checker: &str) -> [Command; 2] {
     [Programs::build_command(copy, checker), outside]
 }
 
-/// Builds the models at the lowest priority. If the build fails, the error is reported when the models should run.
+/// Builds the models at the lowest priority. If the build fails, the error is reported when the models are due to run.
 fn build_models(copy: &WorkspaceCopy) {
     for build in ["loom", "shuttle"].iter().flat_map(|checker| builds(copy, checker)) {
         let mut nice = Command::new("nice");
@@ -435,7 +435,7 @@ fn run_schedules(copy: &WorkspaceCopy, totals: &mut Totals) {
 }
 
 /// Negative control: a build of the models without loom must fail, so that they cannot pass without loom. The build
-/// sets the `cfg` for one crate only; otherwise one of its dependencies would refuse to compile first.
+/// sets the `cfg` for one crate only, because one of its dependencies would otherwise refuse to compile first.
 fn check_models_need_loom(totals: &mut Totals) {
     for ModelledCrate { package, .. } in MODELLED {
         let mut command = cargo();
@@ -462,7 +462,7 @@ fn check_build_needs_loom(what: &str, mut command: Command, totals: &mut Totals)
     }
 }
 
-/// Returns `true` if the only compiler error is that the models of `what` need loom.
+/// Returns `true` if the only compiler error states that the models of `what` need loom.
 fn refuses(what: &str, said: &str) -> bool {
     let mut errors = said.lines().filter_map(|line| line.strip_prefix("error"));
     errors.next().is_some_and(|error| error.starts_with(": the models need --cfg loom"))
@@ -526,10 +526,10 @@ fn number_before_word(text: &str, word: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// Regression test: a dependency of each crate refused to compile, and the check mistook this for a refusal by the
-    /// crate itself.
+    /// Regression test: a dependency of each crate refused to compile, and the check counted this as a refusal by the
+    /// crate.
     #[test]
-    fn refused_crate_must_fail_for_the_expected_reason() {
+    fn crate_that_must_not_compile_fails_for_the_expected_reason() {
         let said = |reason: &str, of: &str| {
             format!(
                 "    Checking a\nerror: {reason}\n --> a.rs\n\nerror: could not compile {of} due to 1 previous error\n"

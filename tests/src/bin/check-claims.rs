@@ -66,7 +66,7 @@ fn run(args: &Args) -> anyhow::Result<String> {
 }
 
 /// Checks that each ordering that a model can cover is in the table or has a waiver. Returns a summary in words; this
-/// check does not weaken any ordering.
+/// check weakens no ordering.
 fn known_orderings(table: &str) -> anyhow::Result<String> {
     // Models of the checkers themselves are not claims.
     let mut subjects = Subject::all_modelled_crates();

@@ -1,13 +1,13 @@
 //! The command `cargo check-orderings` weakens every memory ordering of a crate, one at a time. For each
 //! weakened ordering, a model must fail.
 //!
-//! One build is enough, because `uslab-sync`'s loom backend reads the mutant from the environment. All models first run
-//! with one pre-emption, to find out which ordering sites each model reaches. For each mutant, the models that reach
-//! its site then run until one fails: cheapest models first, with one pre-emption, and then with the bound of each
-//! model.
+//! One build is enough for all mutants, because `uslab-sync`'s loom backend reads the mutant from the environment. All
+//! models first run with one pre-emption, to find out which ordering sites each model reaches. For each mutant, the
+//! models that reach its site then run until one fails: cheapest models first, with one pre-emption, and then with the
+//! bound of each model.
 //!
-//! The check shows that a model *detects* each weaker ordering, so at least one checked property needs the ordering.
-//! The check does not show that an ordering is strong enough; the models themselves show this.
+//! The check shows that a model *detects* each weaker ordering, which means that at least one checked property needs
+//! the ordering. The check does not show that an ordering is strong enough, because the models themselves show this.
 
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -72,12 +72,12 @@ struct Model {
     sites: BTreeSet<String>,
 }
 
-/// All tests with models, cheapest first; the next field contains all sites that they, or the tests of planted bugs,
+/// All tests with models, cheapest first; the next field has all sites that these tests, or the tests of planted bugs,
 /// reach.
 struct Models {
     list: Vec<Model>,
     reached: BTreeSet<String>,
-    /// The tests that fail even without a weakened ordering.
+    /// The tests that fail even if no ordering is weakened.
     broken: Vec<String>,
 }
 
@@ -125,8 +125,8 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// The result of a whole run, or of one shard. A shard has only its own mutants; all other fields are the same in all
-/// shards.
+/// The result of a whole run, or of one shard. A shard contains only its own mutants; all other fields are the same in
+/// all shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Report {
     /// The number of ordering sites that loom compiles.
@@ -147,17 +147,17 @@ impl Report {
     fn count(&self, which: impl Fn(&Verdict) -> bool) -> usize {
         self.mutants.iter().filter(|mutant| which(&mutant.verdict)).count()
     }
-    fn caught(&self) -> usize {
+    fn caught_count(&self) -> usize {
         self.count(|verdict| matches!(verdict, Verdict::Caught { .. }))
     }
-    fn waived(&self) -> usize {
+    fn waived_count(&self) -> usize {
         self.count(|verdict| matches!(verdict, Verdict::Waived { .. }))
     }
-    fn good(&self) -> bool {
+    fn has_passed(&self) -> bool {
         let relaxed = |site: &Site| site.ordering == Ordering::Relaxed;
         self.wrong.is_empty()
             && self.unreached.iter().all(relaxed)
-            && self.caught() + self.waived() == self.mutants.len()
+            && self.caught_count() + self.waived_count() == self.mutants.len()
     }
 }
 
@@ -177,7 +177,7 @@ impl fmt::Display for Report {
             writeln!(f, "FAILED: {wrong}")?;
         }
         let Self { sites, mutants, unreached, .. } = self;
-        let (caught, waived) = (self.caught(), self.waived());
+        let (caught, waived) = (self.caught_count(), self.waived_count());
         write!(
             f,
             "orderings: {sites} sites, {} mutants, {caught} caught, {waived} waived, {} unreached",
@@ -226,18 +226,18 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if report.has_passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns `true` if the run checks all packages of this workspace; only such a run writes rows for the table of
-/// claims.
-fn of_all(args: &Args) -> bool {
+/// Returns `true` if the run checks all packages of this workspace, because only such a run writes rows for the table
+/// of claims.
+fn covers_all_subjects(args: &Args) -> bool {
     args.packages.is_empty() && args.manifest_path.is_none()
 }
 
 /// Returns the selected packages, which all belong to one workspace, and the waivers for them.
 fn requested(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
-    let subjects = if of_all(args) {
+    let subjects = if covers_all_subjects(args) {
         Subject::all_modelled_crates()
     } else {
         Subject::find(args.manifest_path.as_deref(), &args.packages, &args.profile)?
@@ -253,7 +253,10 @@ fn requested(args: &Args) -> anyhow::Result<(Vec<Subject>, Vec<Waiver>)> {
     // Waivers of other packages are ignored.
     let of_them =
         |waiver: &Waiver| subjects.iter().any(|of| Path::new(&waiver.file).starts_with(of.sources()));
-    Ok((subjects.clone(), waivers.into_iter().filter(|waiver| of_all(args) || of_them(waiver)).collect()))
+    Ok((
+        subjects.clone(),
+        waivers.into_iter().filter(|waiver| covers_all_subjects(args) || of_them(waiver)).collect(),
+    ))
 }
 
 /// Writes the file of a shard: one row with the fields that all shards share, and one row for each mutant.
@@ -364,10 +367,10 @@ fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<
             report.wrong.push(format!("stale waiver: the mutants are caught: {}", waiver.place()));
         }
     }
-    if report.waived() * 20 > report.mutants.len() {
+    if report.waived_count() * 20 > report.mutants.len() {
         report.wrong.push(format!(
             "{} of {} mutants are waived; expected at most one in twenty",
-            report.waived(),
+            report.waived_count(),
             report.mutants.len()
         ));
     }
@@ -375,7 +378,7 @@ fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<
         Verdict::Caught { row, .. } => Some(format!("{row}\n")),
         _ => None,
     });
-    if of_all(args) {
+    if covers_all_subjects(args) {
         let file = Runner::Orderings.file();
         std::fs::write(&file, rows.collect::<String>()).with_context(|| file.display().to_string())?;
     }

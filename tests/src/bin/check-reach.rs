@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 use uslab_tests::claims::unreached;
 use uslab_tests::jobs::{CommandResult, errors, run_with_time_limit, side_by_side};
 use uslab_tests::models::rows;
-use uslab_tests::reach::{CRATES, ProbedFile, REACH_TOOLS, REACHED_LINES_FILE_BYTES, SWITCH, Table, probed};
+use uslab_tests::reach::{
+    CRATES, ProbedFile, REACH_TOOLS, REACHED_LINES_FILE_BYTES, SWITCH, Table, probed_files,
+};
 use uslab_tests::share::{build, counts, tracked};
 use uslab_tests::{cargo_in, workspace};
 
@@ -25,8 +27,8 @@ use uslab_tests::{cargo_in, workspace};
 /// each file's lines that each tool reaches.
 ///
 /// Builds and copies are stored in target/reach. The lines that a tool reached are also stored there until the sources,
-/// the tests or the compiler change, so parts of the work can run one at a time. If a tool fails, no lines are stored
-/// for it. From a clean build, all parts take about half an hour on two cores.
+/// the tests or the compiler change; parts of the work can therefore run one at a time. If a tool fails, no lines are
+/// stored for it. From a clean build, all parts take about half an hour on two cores.
 ///
 /// Exit codes: 0 if all tools ran; 1 if a test that passes without probes fails, a build fails, or tests/claims.toml
 /// has no reason for a file that no concurrent checker reaches; 2 for wrong usage.
@@ -165,8 +167,8 @@ fn run(args: &Args) -> anyhow::Result<Vec<String>> {
     Ok(failed)
 }
 
-/// Stores the lines that the tools of a part have reached. For a tool that failed or reached no line, nothing is
-/// stored, so it must run again. Returns the failures.
+/// Stores the lines that the tools of a part have reached. If a tool failed or reached no line, nothing is stored, so
+/// the tool must run again. Returns the failures.
 fn keep<'j>(
     kept: &Path,
     part: &BuildWithTools,
@@ -253,7 +255,7 @@ impl Tree {
     fn new() -> anyhow::Result<Self> {
         let folder = workspace().join("target/reach");
         let kept = folder.join(format!("of-{}", build(counts)?));
-        let mut tree = Self { root: folder.join("tree"), kept, files: probed()? };
+        let mut tree = Self { root: folder.join("tree"), kept, files: probed_files()? };
         for line in fs::read_to_string(tree.kept.join("left out")).unwrap_or_default().lines() {
             if let Some((line, file)) = line.split_once(' ')
                 && let (Ok(line), Some(probed)) = (line.parse::<usize>(), tree.files.get_mut(file))
@@ -365,20 +367,20 @@ impl Program {
     }
 }
 
-/// One run of a program under a tool.
+/// One run of a program under a checking tool.
 struct Job {
     tool: &'static str,
     program: Program,
     arguments: Vec<String>,
     variables: Vec<(&'static str, &'static str)>,
-    /// The output text that shows that the tool ran; if the text is missing, the test did something else.
+    /// The output text that shows that the tool ran; without the text, the test did something else.
     row: Option<&'static str>,
 }
 
 enum ToolResult {
     Reached(HashSet<u32>),
     Failed(String),
-    /// The test passed without using the tool.
+    /// The test passed without using the checking tool.
     Nothing,
 }
 
@@ -387,7 +389,7 @@ impl Job {
         let arguments = arguments.iter().map(|of| (*of).to_owned()).collect();
         Self { tool, program: program.clone(), arguments, variables: vec![], row: None }
     }
-    /// Returns a job that runs one test under a checker.
+    /// Returns a job that runs a single test under a checker.
     fn checked(tool: &'static str, program: &Program, test: String, row: &'static str) -> Self {
         let arguments = vec![test, "--exact".to_owned(), "--nocapture".to_owned()];
         Self { tool, program: program.clone(), arguments, variables: vec![], row: Some(row) }
@@ -430,7 +432,7 @@ impl Job {
 mod tests {
     use super::*;
 
-    /// Regression test: if a program failed to list its tests, it was treated as a program without tests.
+    /// Regression test: a program that failed to list its tests was treated as a program without tests.
     #[test]
     fn test_program_without_listed_tests_is_an_error() {
         let program = Program { path: "false".into(), folder: "b".into(), name: "c".to_owned() };
@@ -438,7 +440,7 @@ mod tests {
         assert_eq!(error, "c: exit status: 1 instead of a list of tests");
     }
 
-    /// Regression test: the result of a failed tool was stored, so the next run passed.
+    /// Regression test: the result of a failed tool was stored, so the next run wrongly passed.
     #[test]
     fn reach_results_of_a_failed_tool_are_discarded() {
         let folder = tempfile::tempdir().unwrap();

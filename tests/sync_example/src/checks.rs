@@ -1,10 +1,9 @@
-//! Two scenarios that all three builds run: as plain tests, in every interleaving of a model, and under random
-//! schedules.
+//! Two scenarios that three builds run: as plain tests, in every interleaving of a model, and under random schedules.
 
 use crate::Slots;
 use uslab_sync::{Arc, thread};
 
-/// Two threads take slots, and return some of the slots. In this scenario, no slot may have two owners at the same
+/// Two threads take slots, and return some of these slots. In this scenario, no slot may have two owners at the same
 /// time.
 fn owners_differ() {
     let slots = Arc::new(Slots::new([(); 3]));
@@ -69,7 +68,7 @@ uslab_sync::scenarios! {
         loom("values are handed over", Model::new(Bound::Preemptions(2), 260), || values_are_handed_over(2, 2));
         shuttle("values are handed over", Schedules(2_000), || values_are_handed_over(4, 2));
     }
-    /// After a spurious failure of the exchange, the exchange is tried again.
+    /// After a spurious failure, the exchange is tried again.
     an_exchange_may_fail_for_no_reason {
         loom("an exchange may fail for no reason", Model::new(Bound::Preemptions(2), 320), || {
             uslab_sync::arm_spurious_failure(2);
@@ -83,10 +82,10 @@ mod stories {
     use std::process::Command;
     use uslab_sync::check::{Bound, model, plant};
 
-    /// This child process of the test [`failed_model_execution_prints_its_steps`] fails on purpose.
+    /// The child process of the test [`failed_model_execution_prints_its_steps`] fails on purpose.
     #[test]
     #[ignore = "fails on purpose"]
-    fn child_fails_on_purpose() {
+    fn child_process_fails_on_purpose() {
         plant("a take leaves the tag as it is");
         model("a failure", Bound::Preemptions(3), 1, super::owners_differ);
     }
@@ -110,7 +109,7 @@ mod stories {
         let mut test = Command::new(std::env::current_exe().unwrap());
         let first = said(test.args([
             "--exact",
-            "checks::stories::child_fails_on_purpose",
+            "checks::stories::child_process_fails_on_purpose",
             "--include-ignored",
             "--nocapture",
         ]));

@@ -1,8 +1,8 @@
 //! A pool of values whose free slots form a lock-free stack (Treiber 1986), and the checks of the pool.
 //!
-//! A thread that has taken a slot owns the value in it until it returns the slot. Between the load and the exchange of
-//! the head, another thread may take the loaded slot and return it on top of a different slot (the ABA problem). The
-//! head therefore contains a tag, and each take increments the tag.
+//! A thread that has taken a slot owns the value in the slot until it returns the slot. Between the load and the
+//! exchange of the head, another thread may take the first slot and return it on top of a different one (the ABA
+//! problem). The head therefore contains a tag, and each take increments the tag.
 //!
 //! The file `checks.rs` contains the models, the random schedules and the planted bug that they must find. To run the
 //! checks, use these commands in this folder:

@@ -6,26 +6,26 @@
 //! and stores have no ordering. The portable code in [`region`](crate::region) requests memory orderings. The orderings
 //! listed here are the ones that a concurrent drain needs.
 //!
-//! * *The per-CPU pointer*: the portable code loads it with Acquire, which pairs with the Release store in
+//! * The portable code loads *the per-CPU pointer* with Acquire, which pairs with the Release store in
 //!   `Table::restore_region`. An operation that uses its region after a drain therefore sees the drain's writes to the
 //!   region. A section computes the addresses of all its accesses to the region from the per-CPU pointer. The address
 //!   dependency orders a section's accesses after its load of the per-CPU pointer. A section therefore loads the
 //!   pointer with a plain load.
-//! * *The limit of a stack*: the Acquire load pairs with the Release store in `Region::open`. A drain removes objects
-//!   from a closed stack while operations run on the CPU. After the removal, the drain opens the stack again. Pushes
-//!   after the drain overwrite stack entries that the drain has read. A section therefore loads the limit with `ldar`.
-//! * *The committed size of a region*: the Acquire load pairs with the Release store in `Region::set_committed`, which
+//! * The Acquire load of *a stack's limit* pairs with the Release store in `Region::open`. A drain removes objects from
+//!   a closed stack while operations run on the CPU. After the removal, the drain opens the stack again. Pushes after
+//!   the drain overwrite stack entries that the drain has read. A section therefore loads the limit with `ldar`.
+//! * The Acquire load of *a region's committed size* pairs with the Release store in `Region::set_committed`, which
 //!   runs after the memory is committed. A section loads the committed size with `ldar`, too. A branch after the load
 //!   of the limit or the committed size would order all later stores as well. Only a batch that grows its stack reads
 //!   the limit and the committed size.
-//! * *The commit*: a plain (Relaxed) store, which may become visible before the objects that it publishes. Later
+//! * *The commit* is a plain (Relaxed) store, which may become visible before the objects that it publishes. Later
 //!   operations on the same CPU are not affected: they follow in program order, or after a context switch, which is a
 //!   full barrier. A drain reads the objects on a stack only after its `membarrier`. The `membarrier` is a full barrier
 //!   on each CPU that runs a thread of the process. A thread on another CPU reads nothing from a head except the number
 //!   of objects.
 //! * *A drain's first store* can be Relaxed, because the `membarrier` makes the redirected pointer visible to every
 //!   section that begins later.
-//! * *The announcement of a section* (`rseq_cs`): the kernel reads the field on the thread's CPU, in program order.
+//! * The kernel reads *the announcement of a section* (`rseq_cs`) on the thread's CPU, in program order.
 //!
 //! Code outside sections uses Rust's atomics, which compile to LSE instructions for processors that have them. The
 //! abort path counts aborts with a loop of `ldxr` and `stxr`, which every aarch64 processor has.

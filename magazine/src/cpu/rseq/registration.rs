@@ -6,15 +6,15 @@
 //! if it is musl or an older glibc, or with `GLIBC_TUNABLES=glibc.pthread.rseq=0`. If the libc registers no threads, a
 //! thread's first miss registers a thread-local area of this module, and retries the operation once. Like the libc's
 //! area, this area is at the same offset from the thread pointer in all threads. Sections therefore do not depend on
-//! who registered the area.
+//! whether the libc or this crate registered the area.
 //!
 //! * **Thread exit**: a thread unregisters its area before its memory is unmapped. Unregistering is necessary, because
 //!   the kernel writes to the area whenever it resumes the thread, and a detached musl thread unmaps its own stack. If
 //!   a key destructor runs after the unregistration and frees an object, the free bypasses the stacks.
 //! * **Another library registered first**: the kernel accepts one area per thread and refuses a second area. If the
 //!   refused thread is the one that chooses the mechanism, the whole process uses the claimed mechanism. A thread that
-//!   is refused later bypasses the stacks. Two copies of this crate in one program share a thread's area, so the second
-//!   copy finds it registered.
+//!   the kernel refuses later bypasses the stacks. Two copies of this crate in one program share a thread's area, so
+//!   the second copy finds it registered.
 //! * **Fork**: the child keeps the registration of the forking thread, because the kernel copies it. After `vfork`, the
 //!   child shares its parent's memory, has no registration, and must not allocate. After `vfork`, a child must not use
 //!   the C library's `struct rseq` either.

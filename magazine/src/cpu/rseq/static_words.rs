@@ -1,4 +1,4 @@
-//! Per-CPU pointers (*words*) in a `static`. Inlined paths know their address without a load.
+//! Per-CPU pointers (*words*) in a `static`. Inlined paths know the address of static pointers without a load.
 //!
 //! The static pointers are copies of the two sets of per-CPU pointers that inlined paths read. The table that owns the
 //! static pointers updates each copy together with the original pointer. A drain points the originals and the copies to

@@ -38,11 +38,11 @@ impl Registers {
     pub(super) fn set(&mut self, register: Register, value: u64) {
         self.general[register as usize] = value;
     }
-    pub(super) fn jump(&mut self, to: usize) {
+    pub(super) fn jump_to(&mut self, to: usize) {
         self.pc = to as u64;
     }
     /// Returns the address of the trap instruction, which is the program counter.
-    pub(super) fn trapped(&self) -> usize {
+    pub(super) fn trap_address(&self) -> usize {
         self.pc as usize
     }
     /// Returns the registers with the program counter advanced past the trap instruction.

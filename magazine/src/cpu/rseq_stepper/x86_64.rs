@@ -34,11 +34,11 @@ impl Registers {
     pub(super) fn set(&mut self, register: Register, value: u64) {
         self.0[context_register_index(register)] = value as libc::greg_t;
     }
-    pub(super) fn jump(&mut self, to: usize) {
+    pub(super) fn jump_to(&mut self, to: usize) {
         self.0[RIP] = to as libc::greg_t;
     }
     /// Returns the address of the one-byte trap instruction, which is one below the program counter.
-    pub(super) fn trapped(&self) -> usize {
+    pub(super) fn trap_address(&self) -> usize {
         self.0[RIP] as usize - 1
     }
     /// Returns the registers unchanged, because the program counter already points behind the trap instruction.

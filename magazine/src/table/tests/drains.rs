@@ -51,7 +51,7 @@ fn retired_class_stays_closed_after_its_limit_changes() {
 }
 
 #[test]
-fn lowering_a_stack_limit_removes_no_round() {
+fn lowering_a_stack_limit_removes_no_objects() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..5)));
@@ -67,7 +67,7 @@ fn lowering_a_stack_limit_removes_no_round() {
 // ---------------------------------------------------------------- drains
 
 #[test]
-fn drain_takes_only_the_requested_classes() {
+fn drain_empties_only_stacks_of_the_requested_classes() {
     let table = simulated(3, 64 << 10);
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
     for cpu in 0..3 {
@@ -85,9 +85,9 @@ fn drain_takes_only_the_requested_classes() {
     assert!(table.put(1, one, &rounds(1..9)), "the stack is closed until an operation opens it");
 }
 
-/// Regression: returning a class number took away the region of every CPU, and did so twice.
+/// Regression: returning a class number took the region of every CPU away twice.
 #[test]
-fn retiring_a_class_leaves_unused_cpus_alone() {
+fn retiring_a_class_does_not_touch_unused_cpus() {
     let table = simulated(3, 64 << 10);
     let [one, two] = [8, 8].map(|reach| table.class(reach).unwrap());
     assert!((0..3).all(|cpu| table.put(cpu, one, &rounds(1..4))));
@@ -145,21 +145,21 @@ fn drain_skips_rounds_being_flushed_by_a_concurrent_drain() {
 }
 
 #[test]
-fn rounds_are_flushed_only_by_their_drain() {
+fn each_drain_flushes_only_the_rounds_assigned_to_it() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
     let region = table.region(0).unwrap();
     region.take(class, 5);
-    region.hand_over(class, 4, 6);
+    region.reassign_rounds(class, 4, 6);
     assert_eq!([5, 6].map(|drain| region.rounds_taken_by(class, drain)), [3, 0]);
-    region.hand_over(class, 5, 6);
+    region.reassign_rounds(class, 5, 6);
     assert_eq!([5, 6].map(|drain| region.rounds_taken_by(class, drain)), [0, 3]);
 }
 
 /// Growing an open stack must not need the drain lock, because a drain may take a long time.
 #[test]
-fn open_stack_grows_during_a_drain() {
+fn stacks_that_a_drain_leaves_open_can_grow() {
     let table = simulated(1, 1 << 20);
     let class = table.class(1000).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -222,10 +222,10 @@ fn stacks_of_a_freed_class_number_are_empty() {
 }
 
 /// When the class is retired, one stack is open and empty. An empty stack of a retired class must not accept a late
-/// free. Another stack is closed but contains objects, as after a fork. When a class is retired, objects on its closed
-/// stacks must be removed.
+/// free. In this test, a second stack is closed but contains objects, as after a fork. When a class is retired, objects
+/// on its closed stacks must be removed.
 #[test]
-fn retiring_a_class_closes_and_empties_its_stacks() {
+fn retiring_a_size_class_closes_and_empties_its_stacks() {
     let table = simulated(2, 64 << 10);
     let class = table.class(8).unwrap();
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..4))));
@@ -258,7 +258,7 @@ fn class_number_freed_during_a_drain_is_reusable() {
 
 /// In a region, the control words and entries of one stack must not overlap the words of another stack.
 #[test]
-fn stack_words_of_different_classes_do_not_overlap() {
+fn stacks_of_different_classes_share_no_memory_word() {
     let table = simulated(1, 1 << 20);
     let classes: Vec<_> = core::iter::from_fn(|| table.class(3)).collect();
     assert_eq!(classes.len(), CLASSES as usize - 1);
@@ -297,7 +297,7 @@ fn cpu_without_a_region_always_misses() {
 /// In the child of a fork, claims of other threads must be released. Objects that another thread's drain had not begun
 /// to flush must be on their stacks again.
 #[test]
-fn forked_child_inherits_no_claim_or_drain() {
+fn forked_child_inherits_no_claimed_slot_or_running_drain() {
     let table = simulated(2, 64 << 10);
     let [class, other] = [8, 8].map(|reach| table.class(reach).unwrap());
     assert!((0..2).all(|cpu| table.put(cpu, class, &rounds(1..5)) && table.put(cpu, other, &rounds(5..7))));
@@ -338,7 +338,7 @@ fn forked_child_inherits_no_claim_or_drain() {
 /// The record of a running drain is on the call stack of the draining thread. After the drain, the test overwrites this
 /// stack memory. A fork after the drain must not read the overwritten record.
 #[test]
-fn fork_reads_no_record_of_a_finished_drain() {
+fn fork_does_not_read_the_record_of_a_finished_drain() {
     #[inline(never)]
     fn old_stack_memory_is_overwritten() {
         assert!(core::hint::black_box([usize::MAX - 2; 4096])[0] > 0);
@@ -375,7 +375,7 @@ fn drain_statistics_report_the_longest_drain_time() {
 
 /// A drain does not interrupt a CPU whose region was never used.
 #[test]
-fn drain_takes_only_used_regions() {
+fn drain_skips_cpu_regions_that_were_never_used() {
     for cpus in [Cpus::os(), Cpus::simulated(3, 1).unwrap()] {
         let table = table(cpus);
         let class = table.class(8).unwrap();
@@ -403,7 +403,7 @@ fn drain_takes_only_used_regions() {
 // ---------------------------------------------------------------- sweeps
 
 #[test]
-fn swept_rounds_are_flushed_to_their_own_class() {
+fn each_swept_round_is_flushed_to_its_own_size_class() {
     let table = simulated(3, 64 << 10);
     let [one, two, silent] = [8; 3].map(|reach| table.class(reach).unwrap());
     for (start, class) in [(1, one), (11, two), (21, silent)] {
@@ -452,7 +452,7 @@ fn swept_rounds_are_flushed_to_their_own_class() {
 
 /// Regression: a sweep of idle stacks removed busy classes from the list, so that a later full sweep did not find them.
 #[test]
-fn drain_of_idle_stacks_leaves_busy_classes_for_a_full_drain() {
+fn full_drain_finds_classes_that_an_idle_drain_skipped() {
     let table = simulated(1, 64 << 10);
     let class = table.class(8).unwrap();
     assert!(table.put(0, class, &rounds(1..4)));
@@ -509,7 +509,7 @@ fn forked_child_finds_drained_rounds_on_its_stacks() {
 /// After its fence, a drain has exclusive access to a region. The test reads the region twice, and both reads must
 /// return the same contents.
 #[test]
-fn region_taken_by_a_drain_is_not_written() {
+fn cpu_region_owned_by_a_drain_is_not_written() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let table = table(cpus);
         let classes = [table.class(64).unwrap(), table.class(64).unwrap()];

@@ -62,7 +62,7 @@ fn decommit_skips_memory_that_was_never_committed() {
     assert!(region.committed() < pages.end * PAGE, "the room is larger than the stack");
     assert_eq!(table.drain_all(DrainScope::All, &[class]).len(), 1);
     assert_eq!(table.decommit_idle(), region.committed() - pages.start * PAGE);
-    assert!(region.backed().is_empty());
+    assert!(region.backed_pages().is_empty());
 }
 
 #[test]
@@ -100,19 +100,19 @@ fn decommit_of_idle_stacks_keeps_neighbouring_stacks() {
     // Returned classes leave no committed pages, either.
     classes.iter().for_each(|class| table.retire(*class));
     assert_eq!(table.decommit_idle(), (pages + 2) * PAGE);
-    assert!(table.region(1).unwrap().backed().is_empty());
+    assert!(table.region(1).unwrap().backed_pages().is_empty());
 }
 
 #[test]
-fn unused_stack_has_no_page_to_decommit() {
+fn decommit_finds_no_page_in_an_unused_stack() {
     let table = recording_table(1);
     let [used, unused] = [700, 700].map(|reach| table.class(reach).unwrap());
     assert!(table.put(0, used, &rounds(1..9)));
     assert_eq!(table.drain_all(DrainScope::All, &[used, unused]).len(), 1);
     let (region, pages) =
         (table.region(0).unwrap(), |class: Class| table.numbers[class.index as usize].pages());
-    assert!(pages(used).all(|page| region.backed().has_page(page)));
-    assert!(!pages(unused).any(|page| region.backed().has_page(page)));
+    assert!(pages(used).all(|page| region.backed_pages().has_page(page)));
+    assert!(!pages(unused).any(|page| region.backed_pages().has_page(page)));
     assert_eq!(table.decommit_idle(), pages(used).len() * PAGE);
     let start = table.home(0).addr().get() - table.memory.base().addr().get();
     let decommitted = start + pages(used).start * PAGE..start + pages(used).end * PAGE;
@@ -121,7 +121,7 @@ fn unused_stack_has_no_page_to_decommit() {
 
 /// Regression: drained objects were overwritten with zeros before the supplier received them.
 #[test]
-fn page_with_rounds_being_flushed_is_not_decommitted() {
+fn decommit_skips_pages_with_rounds_being_flushed() {
     let table = recording_table(1);
     let class = table.class(700).unwrap();
     assert!(table.put(0, class, &rounds(1..9)));
@@ -156,7 +156,7 @@ fn operation_count_survives_the_decommit_of_its_stack() {
     );
 }
 
-/// Regression: decommitting an idle stack on one CPU closed the stack of the same class on another CPU, although it
+/// Regression: decommitting an idle stack on one CPU closed another CPU's stack of the same class, although that stack
 /// held objects that no drain had taken.
 #[test]
 fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
@@ -172,7 +172,7 @@ fn decommit_on_another_cpu_leaves_undrained_stacks_unchanged() {
 }
 
 #[test]
-fn adjacent_pages_form_a_single_decommit_run() {
+fn adjacent_idle_pages_are_decommitted_as_one_range() {
     let mut pages = Pages::default();
     [0, 1, 63, 64, 65, 1023].into_iter().for_each(|page| pages.add(page));
     assert_eq!(pages.runs().collect::<Vec<_>>(), [0..2, 63..66, 1023..1024]);
@@ -191,6 +191,6 @@ fn failed_decommit_is_not_reported_as_decommitted() {
         assert_ne!(region.recorded_head(class), 0);
         assert_eq!(table.decommit_idle(), 0);
         assert_eq!((region.head(class), region.recorded_head(class)), (0, 0));
-        assert_eq!((region.served(class), region.backed().is_empty()), ((turn, 0), true));
+        assert_eq!((region.served(class), region.backed_pages().is_empty()), ((turn, 0), true));
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of class numbers, of the space (*room*) of each class in a region, and of the committed part of regions.
+//! Tests of class numbers, of the committed part of regions, and of the space (*room*) that each class has in a region.
 
 use super::*;
 
@@ -75,7 +75,7 @@ fn large_stacks_begin_at_different_page_offsets() {
 
 /// The size of a room is the smallest power of two for which the stack fits at every possible offset.
 #[test]
-fn each_stack_gets_the_smallest_sufficient_room() {
+fn each_stack_gets_the_smallest_sufficient_memory_area() {
     let rooms = [1, 4, 5, 12, 13, 252, 253, 388, 389, 1216].map(Table::<Heap>::room);
     let expected = [
         (64, 64),
@@ -172,7 +172,7 @@ fn refusing_table(cpus: u32, region: usize) -> Table<RefusingMemory> {
 
 /// Regression: a panic while memory was committed propagated to the caller of the allocation.
 #[test]
-fn panicking_commit_counts_as_refused() {
+fn memory_commit_that_panics_counts_as_refused() {
     struct PanickingMemory(Heap);
     // SAFETY: all methods call the heap's methods, and a commit that panics counts as a refusal.
     unsafe impl Memory for PanickingMemory {
@@ -199,7 +199,7 @@ fn panicking_commit_counts_as_refused() {
 }
 
 #[test]
-fn refused_commit_grows_no_stack() {
+fn refused_memory_commit_grows_no_stack() {
     let table = refusing_table(1, 512 << 10);
     let [small, large] = [8, 16000].map(|reach| table.class(reach).unwrap());
     let region = table.region(0).unwrap();
@@ -219,7 +219,7 @@ fn refused_commit_grows_no_stack() {
 }
 
 #[test]
-fn commit_doubles_the_committed_part_of_a_region() {
+fn each_commit_doubles_the_committed_part_of_a_region() {
     let table = refusing_table(2, 1 << 20);
     let [one, two, three] = [16000; 3].map(|reach| table.class(reach).unwrap());
     let region = table.region(1).unwrap();
@@ -238,7 +238,7 @@ fn commit_doubles_the_committed_part_of_a_region() {
 }
 
 #[test]
-fn stack_may_end_at_the_committed_region_end() {
+fn stack_may_use_the_last_committed_byte_of_its_region() {
     let table = refusing_table(1, 512 << 10);
     let class = table.class(16000).unwrap();
     table.memory.granted.set((PAGE + COMMIT_STEP) as u64);
@@ -394,7 +394,7 @@ fn unused_regions_are_never_written() {
 /// In a table's memory, the space for depot magazines comes after the empty region. The space for depot magazines is as
 /// large as a region, and is committed step by step.
 #[test]
-fn memory_of_depot_magazines_is_reused() {
+fn memory_of_removed_depot_magazines_is_reused() {
     let magazine = size_of::<crate::depot::Slot>();
     let region = 512 * magazine;
     assert!(region > COMMIT_STEP && region.is_multiple_of(ALIGN));
@@ -421,7 +421,7 @@ fn memory_of_depot_magazines_is_reused() {
 /// If the table cannot commit memory, the layer passes objects directly from and to its supplier, and loses none of
 /// them.
 #[test]
-fn rounds_return_to_the_supplier_if_the_region_has_no_memory() {
+fn rounds_return_to_the_supplier_if_region_memory_is_exhausted() {
     use crate::test_round::TestRound;
     use crate::{Config, Layer, Paths, on_cpu, shadow::TestSupplier};
     on_cpu(0);

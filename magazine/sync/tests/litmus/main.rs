@@ -19,7 +19,7 @@ use program::Shape;
 use rc11::{Model, RC11, allowed};
 use std::collections::BTreeSet;
 
-fn shapes() -> Vec<Shape> {
+fn all_shapes() -> Vec<Shape> {
     Shape::parse_all(include_str!("shapes.txt"))
 }
 
@@ -44,7 +44,7 @@ fn disagreements(shapes: &[Shape], model: Model) -> Vec<String> {
 
 #[test]
 fn litmus_enumerator_agrees_with_published_outcomes() {
-    let shapes = shapes();
+    let shapes = all_shapes();
     let wrong = disagreements(&shapes, RC11);
     assert!(wrong.is_empty(), "{wrong:#?}");
     let published: Vec<_> = shapes.iter().flat_map(|shape| &shape.published).collect();
@@ -61,7 +61,7 @@ fn litmus_enumerator_agrees_with_published_outcomes() {
 
 #[test]
 fn dropping_any_litmus_axiom_contradicts_published_outcomes() {
-    let shapes = shapes();
+    let shapes = all_shapes();
     for model in [
         Model { own_stores_continue: false, ..RC11 },
         Model { sc_accesses: false, ..RC11 },
@@ -89,7 +89,7 @@ fn limits() -> Vec<(&'static str, String)> {
 #[test]
 fn each_known_loom_limit_explains_a_litmus_test() {
     let limits = limits();
-    let shapes = shapes();
+    let shapes = all_shapes();
     let used: BTreeSet<&str> = shapes.iter().flat_map(|shape| &shape.limits).map(String::as_str).collect();
     let known: BTreeSet<&str> = limits.iter().map(|(name, _)| *name).collect();
     assert_eq!(used, known);
@@ -161,7 +161,7 @@ mod compared {
         // Litmus tests with a data race panic, as expected.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
-        let shapes = shapes();
+        let shapes = all_shapes();
         let results = run_on_two_threads(&shapes, |shape| {
             (allowed(shape, RC11).outcomes, explore::<Facade>(shape), explore::<Stock>(shape))
         });
@@ -228,7 +228,7 @@ mod compared {
         let names = ["RMW+lost-update", "CAS+load-loop", "CAS+aba"];
         let all_lost = std::thread::spawn(move || {
             uslab_sync::check::plant(bug);
-            let shapes = shapes();
+            let shapes = all_shapes();
             let lost = |name: &&str| {
                 let shape = shapes.iter().find(|shape| shape.name == *name).expect("a shape");
                 difference(&allowed(shape, RC11).outcomes, &explore::<Facade>(shape)).contains("misses")
@@ -245,7 +245,7 @@ mod compared {
     fn patched() {
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
-        let shapes = shapes();
+        let shapes = all_shapes();
         let results = run_on_two_threads(&shapes, |shape| {
             let explored = explore::<Stock>(shape);
             (difference(&allowed(shape, RC11).outcomes, &explored), explored.executions)

@@ -13,9 +13,10 @@
 //! into register `r0`. `x:=1` and `r0:=x` are non-atomic accesses, which may be a data race. `r0=add(x,1) rlx` is a
 //! read-modify-write, which stores the old value in `r0`. The other read-modify-writes are `sub`, `and`, `or`, `xor`,
 //! `max`, `min` and `swap`. `r0=cas(x,0,1) acqrel/rlx` is a compare-exchange, with the orderings for success and
-//! failure. With `weak` in place of `cas`, it is a weak compare-exchange. `F sc` is a sequentially consistent fence.
-//! The prefix `r0==1?` means that the statement runs only if register `r0` has the value 1. In an outcome, `-` means
-//! that the register was never assigned. The value `0!` means that a weak exchange failed spuriously.
+//! failure. With `weak` in place of `cas`, the statement is a weak compare-exchange. `F sc` is a sequentially
+//! consistent fence. The prefix `r0==1?` means that the statement runs only if register `r0` has the value 1. In an
+//! outcome, `-` means that the register was never assigned. The value `0!` means that a weak exchange failed
+//! spuriously.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -40,7 +40,7 @@ pub const RC11: Model = Model {
 
 const MAX_EVENTS: usize = 32;
 
-/// A binary relation between events. For each event, it has a bitmap of the related events.
+/// A binary relation between events. For each event, the relation has a bitmap of the related events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Rel([u32; MAX_EVENTS]);
 
@@ -92,7 +92,7 @@ impl Rel {
         self
     }
     /// Returns the reflexive closure of the relation.
-    fn maybe(&self) -> Self {
+    fn reflexive(&self) -> Self {
         Self(std::array::from_fn(|a| self.0[a] | 1 << a))
     }
     fn is_irreflexive(&self) -> bool {
@@ -378,11 +378,14 @@ impl<'s> CandidateExecution<'s> {
         let releases = identity(self.events_where(|e| e.order.releases()));
         let acquires = identity(self.events_where(|e| e.order.acquires()));
         let own_later = if self.model.own_stores_continue { sb.and(&self.same_place) } else { Rel::NONE };
-        let changed = rf.compose(&self.rmw).closure().maybe();
-        let rs = writes.compose(&own_later.maybe()).compose(&atomic_writes).compose(&changed);
-        let to = releases.compose(&fences.compose(sb).maybe()).compose(&rs);
-        let sw =
-            to.compose(rf).compose(&atomic_reads).compose(&sb.compose(&fences).maybe()).compose(&acquires);
+        let changed = rf.compose(&self.rmw).closure().reflexive();
+        let rs = writes.compose(&own_later.reflexive()).compose(&atomic_writes).compose(&changed);
+        let to = releases.compose(&fences.compose(sb).reflexive()).compose(&rs);
+        let sw = to
+            .compose(rf)
+            .compose(&atomic_reads)
+            .compose(&sb.compose(&fences).reflexive())
+            .compose(&acquires);
         sb.or(&sw).closure()
     }
 
@@ -396,7 +399,7 @@ impl<'s> CandidateExecution<'s> {
         let every = Rel::identity(u32::MAX);
         let rb = rf.inverse().compose(&mo).minus(&every);
         let eco = rf.or(&mo).or(&rb).closure();
-        let is_coherent = hb.compose(&eco.maybe()).is_irreflexive();
+        let is_coherent = hb.compose(&eco.reflexive()).is_irreflexive();
         let atomic = self.rmw.and(&rb.compose(&mo)) == Rel::NONE;
         if (self.model.coherence && !is_coherent) || (self.model.atomicity && !atomic) {
             return;
@@ -411,9 +414,9 @@ impl<'s> CandidateExecution<'s> {
             .or(&mo)
             .or(&rb);
         let psc_base = sc
-            .or(&sc_fences.compose(&hb.maybe()))
+            .or(&sc_fences.compose(&hb.reflexive()))
             .compose(&scb)
-            .compose(&sc.or(&hb.maybe().compose(&sc_fences)));
+            .compose(&sc.or(&hb.reflexive().compose(&sc_fences)));
         let psc_fences = sc_fences.compose(&hb.or(&hb.compose(&eco).compose(hb))).compose(&sc_fences);
         if self.model.sc && !psc_base.or(&psc_fences).is_acyclic() {
             return;

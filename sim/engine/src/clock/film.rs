@@ -1,4 +1,4 @@
-//! Records a run in virtual time together with the state after each operation, so that a page can replay the run.
+//! Records a run in virtual time with the state after each operation, so that a web page can replay the run.
 
 use super::work::Workload;
 use super::{ClockError, FinishedOperation, Outcome, Profile, Team, drive};
@@ -12,12 +12,12 @@ use crate::view::{SeenCache, View, pages_of};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// What a lock protects.
+/// The data that a lock protects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(rename_all = "kebab-case")]
 pub enum LockKind {
-    /// The lock of the shared level, such as a depot, which is between the CPUs and the slabs.
+    /// The lock of the level that CPUs share, such as a depot.
     Depot,
     /// The lock of a cache's slab lists.
     Lists,
@@ -25,11 +25,11 @@ pub enum LockKind {
     Zone,
 }
 
-/// How long an operation waited for a lock, and how long it then held the lock.
+/// The time that an operation waited for a lock, and the time that it then held the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LockHold {
-    /// What the acquired lock protects.
+    /// The data that the acquired lock protects.
     pub lock: LockKind,
     /// The time in nanoseconds at which the CPU requested the lock.
     pub asked_ns: f64,
@@ -51,7 +51,7 @@ pub struct TimedOperation {
     pub holds: Vec<LockHold>,
     /// The number of cache lines that came from another CPU.
     pub lines: u64,
-    /// The state after the operation. The only step in this state is the operation.
+    /// The state after the operation. The only step that this state lists is the operation.
     pub view: View,
 }
 
@@ -59,7 +59,7 @@ pub struct TimedOperation {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Film {
-    /// The outcome of the run, which equals the outcome of [`run`](super::run).
+    /// The outcome of the run, equal to the result of [`run`](super::run).
     pub outcome: Outcome,
     /// The state before the first operation.
     pub start: View,

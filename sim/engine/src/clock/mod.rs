@@ -1,16 +1,17 @@
 //! Virtual time: the cost of operations on many CPUs.
 //!
-//! Each CPU has its own clock. The CPU whose clock is furthest behind runs next; among CPUs with equal clocks, the
+//! Each CPU has its own clock. The CPU with the lowest clock runs next; among CPUs with equal clocks, the
 //! lowest-numbered CPU runs. The CPU that runs next does one whole operation.
 //!
-//! - **A lock** has a time at which it becomes free; a CPU that requests the lock earlier waits until this time.
+//! - **A lock** becomes free at a certain time; a CPU that requests the lock earlier waits until then.
 //! - **A cache line** is held by the CPU that last wrote it, and by the CPUs that have read it since. A CPU that reads
-//!   a line fetches it if only other CPUs hold the line. A CPU that writes a line fetches it if other CPUs share the
-//!   line. The [profile](Profile) sets the price of moving a line between two CPUs, which depends on their distance.
+//!   a line must fetch it if it does not hold the line and other CPUs do. A CPU that writes a line must fetch it if
+//!   another CPU holds the line. The [profile](Profile) sets the price of moving a line between two CPUs, which depends
+//!   on their distance.
 //!
-//! A [`Model`] reports a [cost event](CostEvent) for each part of an operation that the CPU's own memory cannot serve.
-//! Each cost event determines the lock that the CPU takes, the cache lines that move, and the work under the lock. A
-//! [`Profile`] sets the prices and names the source of each measurement.
+//! A [`Model`] reports a [cost event](CostEvent) for each step of an operation that the CPU cannot serve from its own
+//! memory. Each cost event determines the lock that the CPU takes, the cache lines that move, and the work under the
+//! lock. A [`Profile`] contains the prices, and the source of each measurement.
 //!
 //! # Which lines
 //!
@@ -22,14 +23,14 @@
 //! | counters of operations | every operation that uses more than its CPU's memory | [`Lines::counts`], together with the lines of the depot's lock |
 //! | counters of slabs | a slab is created or freed | [`Lines::slabs`] |
 //!
-//! A test (`tests/sim/lines.rs`) runs the same operations on the shipping allocator, with 2, 4 and 8 simulated CPUs,
-//! and on [`uslab-model`](crate::models::uslab). The test passes each load and store of the allocator through a MESI
-//! protocol, and compares the number of cache lines moved with the model's number. Models of other designs simulate no
-//! memory contents, so this test cannot check the lines that they move.
+//! A test (`tests/sim/lines.rs`) runs the same operations on the shipping allocator and on
+//! [`uslab-model`](crate::models::uslab), with 2, 4 and 8 simulated CPUs. The test passes each load and store of the
+//! allocator through a MESI protocol, and compares the number of cache lines moved with the model's number. Models of
+//! other designs simulate no memory contents, so the test cannot check the cache lines that these models move.
 //!
-//! The clock counts neither reaps nor allocations of the allocator's own metadata. The clock assumes that each creation
-//! or free of a slab takes the zone lock. Per-CPU pages let the shipping code access the zone less often, but each
-//! remaining access moves about twelve cache lines.
+//! The virtual clock counts neither reaps nor allocations of the allocator's metadata. The virtual clock assumes that
+//! creating or freeing a slab always takes the zone lock. Per-CPU pages let the shipping code access the zone less
+//! often, but each of its zone accesses moves about twelve cache lines.
 
 mod film;
 mod profile;
@@ -58,7 +59,7 @@ use uslab_magazine::Paths;
 /// A lock that simulated CPUs take. Each cache has its own locks, identified by the cache's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Lock {
-    /// The lock of the shared level between CPUs and slabs: a depot, a barn or a shared array.
+    /// The lock of the level that all CPUs share: a depot, a barn or a shared array.
     Depot(u32),
     /// The lock of a cache's slab lists.
     Lists(u32),
@@ -85,7 +86,7 @@ enum Line {
     Place(u32, u32),
     /// The line with a page's frame metadata.
     Frame(u32),
-    /// The line with a cache's operation counters, which change whenever a CPU's own memory cannot serve an operation.
+    /// The line with a cache's operation counters, which change if the CPU's own memory cannot serve an operation.
     Counts(u32),
     /// The line with the counters of a cache's slabs.
     Slabs(u32),
@@ -115,11 +116,11 @@ pub struct Outcome {
     pub ns: f64,
     /// The number of operations per microsecond, on all CPUs together.
     pub operations_per_us: f64,
-    /// The fraction of all CPUs' time that was spent waiting for locks.
+    /// The fraction of the total CPU time that was spent waiting for locks.
     pub waiting: f64,
     /// The number of cache lines that moved between CPUs, per operation.
     pub lines_per_operation: f64,
-    /// The statistics of the locks of the shared levels between CPUs and slabs.
+    /// The statistics of the locks of depots and other levels that CPUs share.
     pub depot: LockCounts,
     /// The statistics of the locks of the slab lists.
     pub lists: LockCounts,
@@ -135,7 +136,7 @@ pub struct Outcome {
     pub container: u32,
 }
 
-/// The effects of one operation, from which the operation's cost is computed.
+/// The effects of one operation, from which its cost is computed.
 struct OperationEffects<'a> {
     /// The cache's number in the stream.
     cache: u32,
@@ -144,7 +145,7 @@ struct OperationEffects<'a> {
     frames: &'a [u32],
     /// `true` if the operation took its CPU's lock.
     takes_cpu_lock: bool,
-    /// The number of objects in the container that the operation moves into or out of the depot.
+    /// The number of objects in the container that the operation moves to or from the depot.
     container_objects: u32,
     /// The depot slot of the container that the operation moves.
     depot_slot: u32,
@@ -218,7 +219,7 @@ impl<'p> Clock<'p> {
         })
     }
 
-    /// Returns the nanoseconds to move a line to a CPU for an access; 0 if the CPU need not fetch the line.
+    /// Returns the nanoseconds for moving a line to a CPU that accesses it; 0 if the CPU need not fetch the line.
     fn fetch(&mut self, cpu: u32, line: Line, access: Access, effects: &OperationEffects<'_>) -> f64 {
         let copies = self.lines.entry(line).or_default();
         let has_copy = copies.contains(&cpu);
@@ -239,7 +240,8 @@ impl<'p> Clock<'p> {
         }
     }
 
-    /// Returns the end time of an operation that began at `now`, and `true` if the operation waited for a shared lock.
+    /// Returns the end time of an operation that began at `now`; also returns `true` if the operation waited for a
+    /// shared lock.
     fn charge(&mut self, cpu: u32, now: f64, effects: &OperationEffects<'_>) -> (f64, bool) {
         let profile = self.profile;
         let mut time = now + profile.own.ns + if effects.takes_cpu_lock { profile.lock.ns } else { 0.0 };
@@ -309,8 +311,8 @@ impl<'p> Clock<'p> {
     }
 }
 
-/// The number of intervals into which a run is divided; depots adapt their sizes at the end of each interval. A run
-/// takes only milliseconds, so even one interval of real length (some seconds) would not end during the run.
+/// The number of intervals in a run; depots adapt their sizes at the end of each interval. A run takes only
+/// milliseconds, so it would end before the first interval of real length (some seconds).
 pub const INTERVALS: u64 = 20;
 
 /// The reason why a run in virtual time failed.
@@ -352,9 +354,9 @@ pub fn run<P: Policy>(
     drive::<P>(pages, knobs, &[object], &mut team, profile, total, workload.think_ns(), &mut |_, _| ())
 }
 
-/// Runs a recorded stream without its idle times. Each CPU runs its own object operations as fast as possible. The free
-/// of an object that another CPU allocates waits until the allocation is done. The run ignores recorded times, shrink
-/// operations, and pages that belong to no cache.
+/// Runs a recorded stream without the recorded idle times. Each CPU runs its own object operations as fast as possible.
+/// A free of an object that another CPU allocates waits until the allocation is done. The run ignores recorded times,
+/// shrink operations, and pages that belong to no cache.
 ///
 /// Repeated runs of one stream give bit-identical outcomes.
 ///
@@ -377,7 +379,7 @@ struct FinishedOperation<'a> {
     cache: u32,
     /// `true` if the operation is an allocation, `false` if it is a free.
     allocated: bool,
-    /// The location of the object: its slab's first page, and its index in the slab.
+    /// The location of the object, given as the first page of its slab and its index in the slab.
     object: Option<(u32, u16)>,
     from_ns: f64,
     to_ns: f64,
@@ -386,9 +388,8 @@ struct FinishedOperation<'a> {
     lines: u64,
 }
 
-/// Runs about `operations_goal` operations of a source; after each operation, the CPU does other work for `think_ns`
-/// nanoseconds. Calls `watch` with the model before the first operation, after each operation (also with this
-/// operation), and at the end.
+/// Runs about `operations_goal` operations of a source; between operations, each CPU does other work for `think_ns`
+/// nanoseconds. Calls `watch` with the model before the first operation, after each operation, and at the end.
 #[expect(clippy::too_many_arguments, reason = "all callers are in this module")]
 fn drive<'p, P: Policy>(
     pages: &'p Pages,
@@ -440,7 +441,7 @@ fn drive<'p, P: Policy>(
         let effects = OperationEffects {
             cache,
             cost_events: if slab_cache.is_some() { model.cost_events() } else { page_event },
-            frames: model.touched(cache),
+            frames: model.touched_pages(cache),
             takes_cpu_lock: P::LOCKED,
             container_objects: container,
             depot_slot: shared.saturating_sub(u32::from(allocated_object.is_none())),

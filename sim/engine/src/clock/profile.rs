@@ -15,14 +15,15 @@ pub struct Price {
     pub source: String,
 }
 
-/// A group of neighbouring CPUs. Two CPUs are in one group if dividing their numbers by `cpus` gives equal quotients.
+/// A group of neighbouring CPUs. Two CPUs are in the same group if their numbers, divided by `cpus`, have the same
+/// quotient.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Level {
     /// The number of CPUs in a group; 0 if one group contains all CPUs.
     pub cpus: u32,
-    /// The time to move a cache line to a CPU of the group from the CPU of the group that last wrote the line.
+    /// The time to move a cache line between two CPUs of the group, after one of them has written the line.
     pub line: Price,
 }
 
@@ -44,7 +45,7 @@ pub struct Profile {
     pub exchange: Price,
     /// The price of moving one object out of a slab or into a slab, while the list lock is held.
     pub object: Price,
-    /// The price of moving each object after the first while the list lock stays held.
+    /// The price of moving each further object while the list lock stays held.
     pub batched: Price,
     /// The price of moving a slab from one list to another.
     pub relist: Price,
@@ -105,8 +106,7 @@ impl Profile {
             _ => Err(BadProfile("levels: expected a last level of all CPUs, with `cpus` 0".to_owned())),
         }
     }
-    /// Returns the machine with each price at one end of its spread: the lower end if `end` is 0, the upper end if
-    /// `end` is 1.
+    /// Returns the machine with each price at one end of its spread: `end` 0 means the lower end, 1 the upper end.
     #[must_use]
     pub fn with_prices_at_end(&self, end: usize) -> Self {
         let mut profile = self.clone();
@@ -139,8 +139,7 @@ impl Profile {
         n.checked_sub(1)
             .map_or(0.0, |further_objects| self.object.ns + f64::from(further_objects) * self.batched.ns)
     }
-    /// Returns the nanoseconds for moving a cache line from CPU `from`, which has written the line, to CPU
-    /// `to`.
+    /// Returns the nanoseconds for moving a cache line that CPU `from` has written to CPU `to`.
     pub fn cache_line_move_ns(&self, from: u32, to: u32) -> f64 {
         let is_shared_level = |level: &&Level| level.cpus == 0 || from / level.cpus == to / level.cpus;
         self.levels.iter().find(is_shared_level).map_or(0.0, |level| level.line.ns)

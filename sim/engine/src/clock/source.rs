@@ -2,13 +2,13 @@
 
 /// The next action that a source requests from a CPU.
 pub(super) enum Next<O> {
-    /// Allocate an object of a cache. The field `bytes` is used only for large kmalloc.
+    /// Allocate an object of a cache. The field `bytes` is used only for allocations of large kmalloc.
     Alloc { cache: u32, bytes: u64 },
     /// The CPU returns an object to its cache.
     Free { cache: u32, object: O },
-    /// Stay idle until the given time.
+    /// The CPU stays idle until the given time.
     IdleUntil(f64),
-    /// Stay idle until another CPU's allocation [wakes](Source::allocated) this CPU.
+    /// The CPU stays idle until an allocation of another CPU [wakes](Source::allocated) it.
     SleepUntilWoken,
     /// The source has no more operations for the CPU.
     Done,
@@ -16,7 +16,7 @@ pub(super) enum Next<O> {
 
 /// A source of operations for all CPUs.
 pub(super) trait Source<O> {
-    /// Returns the next action of a CPU that is free from the time `now` on.
+    /// Returns the next action of a CPU that becomes free at the time `now`.
     fn next(&mut self, cpu: u32, now: f64) -> Next<O>;
     /// Receives an object whose allocation ends at the time `end_ns`. Returns the CPU that slept until this
     /// allocation, if any.

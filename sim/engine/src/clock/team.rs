@@ -14,7 +14,7 @@ pub(super) struct Team<O> {
 struct SharedState<O> {
     /// The current virtual time of the running CPU.
     now: f64,
-    /// The objects that were sent to each CPU, each with its arrival time, earliest first.
+    /// For each CPU, the objects that other CPUs sent to it, each with its arrival time, earliest first.
     sent_objects: Vec<VecDeque<(f64, O)>>,
     finished: Vec<bool>,
 }

@@ -9,7 +9,7 @@ use crate::models::uslab::{self, Uslab};
 fn price(ns: f64) -> Price {
     Price { ns, spread: [ns, ns], source: "made up".to_owned() }
 }
-/// A test profile: CPUs of a pair are 10 ns apart, and all other CPUs are 100 ns apart.
+/// A test profile: the two CPUs of a pair are 10 ns apart, and CPUs of different pairs are 100 ns apart.
 fn profile() -> Profile {
     Profile {
         name: "made up".to_owned(),
@@ -24,7 +24,7 @@ fn profile() -> Profile {
         levels: vec![Level { cpus: 2, line: price(10.0) }, Level { cpus: 0, line: price(100.0) }],
     }
 }
-/// The effects of a free in a design that has two locks shared by all CPUs.
+/// The effects of a free in a design with two locks that all CPUs share.
 fn effects<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> OperationEffects<'a> {
     let lines = Lines { depot: 1, lists: 1, counts: 0, slabs: 0 };
     OperationEffects {
@@ -40,7 +40,7 @@ fn effects<'a>(cost_events: &'a [CostEvent], frames: &'a [u32]) -> OperationEffe
 }
 
 #[test]
-fn simulated_hit_costs_its_work_and_the_cpu_lock() {
+fn operation_served_by_its_cpu_costs_its_work_and_the_cpu_lock() {
     let profile = profile();
     let mut clock = Clock::new(&profile);
     assert_eq!(clock.charge(0, 7.0, &effects(&[], &[0])), (8.0, false));
@@ -178,7 +178,7 @@ fn outcome_after<P: Policy>(
     run::<P>(&pages, knobs, &workload.parse().unwrap(), &profile, 64, operations, seed).unwrap()
 }
 
-/// "Magazines and Vmem", figure 2: with one lock, a larger number of CPUs does fewer operations in total. With
+/// "Magazines and Vmem", figure 2: with a single lock, the total throughput falls as the number of CPUs grows. With
 /// magazines, throughput grows with the number of CPUs.
 #[test]
 fn magazines_scale_better_than_a_single_lock() {
@@ -273,7 +273,7 @@ fn clock_profile_has_a_source_for_each_price() {
     assert_eq!(Profile::parse(&text), Ok(profile));
     for (from, to, error) in [
         ("\"lock\"", "\"look\"", "unknown field `look`"),
-        ("\"ns\":2.0", "\"ns\":-2.0", "lock: -2 ns of 2 to 2: expected"),
+        ("\"ns\":2.0", "\"ns\":-2.0", "lock: -2 ns with a spread of 2 to 2; expected"),
         ("\"cpus\":0", "\"cpus\":8", "levels: expected a last level of all CPUs"),
     ] {
         let message = Profile::parse(&text.replace(from, to)).unwrap_err().to_string();

@@ -1,13 +1,13 @@
-//! Runs a recorded stream without its idle times: each CPU runs its own operations as fast as possible.
+//! Runs a recorded stream without idle times: each CPU runs its own operations as fast as possible.
 //!
-//! The run keeps the order of each CPU's operations. The free of an object that another CPU allocates waits until the
-//! allocation is done. The run omits marks, shrink operations, pages that belong to no cache, and objects that were
-//! allocated before the recording.
+//! The run keeps the order of each CPU's operations. A free of an object that another CPU allocates waits until the
+//! allocation is done. The run omits marks, shrink operations, pages that belong to no cache, and objects from before
+//! the recording.
 
 use super::source::{Next, Source};
 use crate::stream::{Action, Reader, Stream};
 
-/// The operations of all CPUs in a recorded stream, and the objects of these operations.
+/// The operations of all CPUs in a recorded stream, and the objects that these operations use.
 pub(super) struct Trace<O> {
     cpus: Vec<Vec<Step>>,
     /// The index of each CPU's next operation.
@@ -15,7 +15,7 @@ pub(super) struct Trace<O> {
     objects: Vec<Slot<O>>,
 }
 
-/// The common birth number of all objects that were allocated before the stream began.
+/// The birth number that all objects from before the stream share.
 const BORN_BEFORE_STREAM: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ enum Step {
 enum Slot<O> {
     /// The object is not allocated yet.
     Unborn,
-    /// The object is not allocated yet; the given CPU sleeps until the allocation.
+    /// The object is not allocated yet, and the given CPU sleeps until the allocation.
     Awaited(u32),
     /// The object was allocated at the given time.
     Allocated(f64, O),
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(trace.objects_in_use(), 0);
     }
 
-    /// Generates objects of three caches and of large kmalloc; any of four CPUs frees an object.
+    /// Generates objects of three caches and of large kmalloc; each object may be freed by any of four CPUs.
     fn random(seed: u64) -> (Stream, u64) {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut writer = Writer::new("random".to_owned(), 4);

@@ -1,4 +1,4 @@
-//! Generated workloads: the operations of each CPU, for runs in virtual time and on threads.
+//! Generated workloads: the operations of each CPU, for runs in virtual time and on real threads.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -18,19 +18,19 @@ pub struct Workload {
 enum Kind {
     /// Each CPU allocates an object and frees it, repeatedly.
     Pairs,
-    /// Each CPU allocates this number of objects, then frees all of them, last allocated first.
+    /// Each CPU allocates this number of objects and then frees all of them, the newest object first.
     Bursts(u64),
-    /// CPUs work in pairs: one CPU allocates objects, and its partner frees them. A queue of at most this many objects
-    /// connects the two CPUs of a pair.
+    /// CPUs work in pairs: one CPU allocates objects, and its partner frees them. The two CPUs of a pair are connected
+    /// by a queue of at most this many objects.
     Handoff(u64),
-    /// Each CPU allocates an object and frees it, repeatedly, but another CPU does this percentage of the frees.
+    /// Each CPU allocates an object and frees it, repeatedly; another CPU does this percentage of the frees.
     Remote(u64),
     /// CPU 0 allocates this number of tasks for each CPU; each CPU frees its tasks and waits until all CPUs have
     /// finished.
     ForkJoin(u64),
     /// Each CPU serves this number of connections, which open and close at random.
     Server(u64),
-    /// The workload `server`, but one in this many connections moves to another CPU before it closes.
+    /// Like the workload `server`, except that one in this many connections moves to another CPU before it closes.
     Migrate(u64),
 }
 
@@ -40,18 +40,18 @@ enum Kind {
 pub struct BadWorkload(String);
 
 impl Workload {
-    /// The accepted spellings of a workload, each with a description.
+    /// The accepted spellings of workloads, each with a description.
     pub const ALL: [(&'static str, &'static str); 7] = [
-        ("pairs", "one object, allocated and freed again"),
-        ("bursts=N", "N objects allocated, then freed, the last one first (256)"),
-        ("handoff=N", "one CPU allocates, its neighbour frees, through a queue of N (64)"),
-        ("remote=N", "pairs, of which N in 100 are freed by another CPU (10)"),
+        ("pairs", "each CPU allocates one object and frees it, again and again"),
+        ("bursts=N", "each CPU allocates N objects, then frees them, the last one first (256)"),
+        ("handoff=N", "one CPU allocates, and its neighbour frees, through a queue of N objects (64)"),
+        ("remote=N", "as `pairs`, and another CPU frees N in 100 objects (10)"),
         (
             "fork-join=N",
             "CPU 0 makes N tasks for each CPU; each CPU frees its tasks and waits for the others (32)",
         ),
         ("server=N", "each CPU serves N connections that open and close at random (1000)"),
-        ("migrate=N", "as `server=1000`, and one connection in N ends on another CPU (100)"),
+        ("migrate=N", "as `server=1000`, but one connection in N ends on another CPU (100)"),
     ];
     pub(crate) fn think_ns(&self) -> f64 {
         self.think
@@ -119,7 +119,7 @@ pub trait Exchange<O> {
     fn take(&mut self, cpu_number: u32) -> Option<O>;
     /// Sends an object to a CPU.
     fn send(&mut self, receiver: u32, object: O);
-    /// Returns the number of objects that were sent to a CPU and that the CPU has not taken yet.
+    /// Returns the number of objects that were sent to a CPU and that it has not taken yet.
     fn waiting(&self, cpu: u32) -> u64;
     /// Returns `true` if a CPU has finished.
     fn is_finished(&self, cpu: u32) -> bool;
@@ -129,7 +129,7 @@ pub trait Exchange<O> {
 
 /// The operations of one CPU under a [`Workload`].
 ///
-/// A workload has the same scripts in virtual time and on real threads. Each CPU has its own random numbers, so its
+/// Each CPU runs the same script in virtual time and on real threads. Each CPU has a separate random generator, so its
 /// operations do not depend on the speed of other CPUs.
 #[derive(Debug)]
 pub struct Script<O> {
@@ -141,14 +141,13 @@ pub struct Script<O> {
     objects: VecDeque<O>,
     /// `true` while the CPU allocates the objects of a burst.
     filling: bool,
-    /// The number of tasks that were allocated in the current fork-join round.
+    /// The number of tasks that the current fork-join round has allocated.
     tasks_made: u64,
     rng: Xoshiro256PlusPlus,
 }
 
 impl<O> Script<O> {
-    /// Creates the script of CPU number `number` on a machine with `cpus` CPUs; the script has the given number of
-    /// operations.
+    /// Creates the script of CPU `number` on a machine with `cpus` CPUs; the script has the given number of operations.
     pub fn new(workload: &Workload, number: u32, cpus: u32, operations: u64, seed: u64) -> Self {
         let cpu_seed = seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self {
@@ -180,7 +179,7 @@ impl<O> Script<O> {
         action
     }
 
-    /// Requests an allocation; the next call requests the free of the allocated object.
+    /// Requests an allocation; the following call requests the free of the allocated object.
     fn pair_action(&mut self) -> ScriptAction<O> {
         match self.objects.pop_back() {
             Some(object) => ScriptAction::Free(object),

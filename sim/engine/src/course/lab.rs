@@ -14,9 +14,9 @@ pub struct Lab {
     pub minutes: u32,
     /// A description of the lab for students.
     pub about: &'static str,
-    /// The lesson that the lab teaches, for teachers.
+    /// The lesson that the lab teaches, described for teachers.
     pub shows: &'static str,
-    /// Common mistakes of students, for teachers.
+    /// Common mistakes of students, described for teachers.
     pub pitfall: &'static str,
     /// The student's task.
     pub work: Work,
@@ -37,7 +37,7 @@ pub enum Work {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Code {
-    /// A source file that compiles but lacks the code that the student must write.
+    /// A source file that compiles, but lacks the code that the student must write.
     pub starter: &'static str,
     /// The criteria by which the judge decides, one sentence each.
     pub judged_by: &'static [&'static str],
@@ -52,7 +52,7 @@ pub struct Question {
     /// The kind of answer that the question expects.
     pub expects: Expects,
     /// The design that runs the question's script, in the form of `--design`. The text is empty if the question has no
-    /// script.
+    /// script to run.
     pub design: String,
     /// The question's script: see [`script`](crate::script()).
     pub script: String,

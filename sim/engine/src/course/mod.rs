@@ -6,8 +6,8 @@
 //! starter ──> the student's policy ──>  streams ──> verdict    conservation after each operation, then what it cost
 //! ```
 //!
-//! The seed determines the numbers in the questions, so that neighbouring students get different numbers. No list of
-//! answers exists: the engine computes each answer.
+//! The seed determines the numbers in the questions, so two students with different seeds get different numbers. The
+//! course stores no answers: the engine computes each answer.
 //!
 //! ```
 //! use uslab_engine::course::{self, Work};

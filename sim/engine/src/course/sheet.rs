@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 #[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(deny_unknown_fields)]
 pub struct Sheet {
-    /// The version of the course that the sheet belongs to. The current version is [`Sheet::COURSE_VERSION`].
+    /// The version of the course for which the sheet was written. The current version is [`Sheet::COURSE_VERSION`].
     pub course: u32,
     /// The student's name.
     pub name: String,
@@ -26,7 +26,7 @@ pub enum SheetError {
     /// The text is not valid JSON.
     #[error("not an answer sheet: {0}")]
     Json(#[from] serde_json::Error),
-    /// The sheet belongs to another version of the course.
+    /// The sheet was written for another version of the course.
     #[error("a sheet of version {0} of the course; expected {expected}", expected = Sheet::COURSE_VERSION)]
     Version(u32),
     /// The sheet names an unknown lab.

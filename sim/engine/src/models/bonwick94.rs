@@ -8,12 +8,12 @@
 //! - **Allocate**: take an object from the first partial slab; else from the first empty slab; else from a new slab.
 //! - **Free**: return the object to its slab. A slab that was full becomes the first partial slab. A slab that becomes
 //!   empty is moved to the end of the list.
-//! - **Shrink**: return all empty slabs to the system. Without a shrink, empty slabs are kept.
+//! - **Shrink**: return all empty slabs to the system. Empty slabs are kept until a shrink.
 //!
 //! A slab has the smallest size at which at most an eighth of the slab is wasted.
 //!
 //! Source: Bonwick, "The Slab Allocator: An Object-Caching Kernel Memory Allocator", USENIX Summer 1994, sections 3.2
-//! and 3.4. In the model, a slab's metadata uses no space in the slab, as for the large objects of the paper.
+//! and 3.4. In the model, slab metadata uses no space in the slab, as for the large objects of the paper.
 
 use crate::design::NoMemory;
 use crate::model::{CostEvent, Op, Policy};

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The model runs the real code of the layer, with its real locks, on simulated CPUs. If no magazine can serve an
-//! allocation, one object is taken from a slab; therefore only frees fill magazines. The magazine size depends on the
-//! object's size. Contention for the depot also makes magazines larger, but only a clock that models locks shows this
-//! growth. Every 15 seconds the depot starts a new measurement of its working set. Shrinking empties all magazines.
+//! allocation, one object is taken from a slab; allocations therefore never fill magazines. The magazine size depends
+//! on the object's size. Contention for the depot also makes magazines larger, but only a clock that models locks shows
+//! this effect. Every 15 seconds, the depot begins to measure its working set anew. Shrinking empties all magazines.
 //!
 //! Source: Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3; the sizes are from illumos.
 
@@ -27,7 +27,7 @@ use uslab::{Geometry, GeometryError};
 use uslab_lab::classic::{Cache, Sizes, Slab};
 use uslab_magazine::{Cpus, on_cpu};
 
-/// The option for the magazine size, which illumos derives from the object's size.
+/// The option for the magazine size; illumos derives the size from the object's size.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
@@ -41,8 +41,8 @@ pub struct Magazines01 {
     cache: Cache<Object, FlushCollector>,
 }
 
-/// The slab layer below the magazines. This layer supplies no objects, and collects returned objects until
-/// the model puts them into their slabs.
+/// The slab layer below the magazines. The supplier has no objects to hand out, and collects returned objects until the
+/// model puts them into their slabs.
 #[derive(Debug, Default)]
 struct FlushCollector(RefCell<Vec<Object>>);
 
@@ -55,8 +55,8 @@ impl Slab<Object> for FlushCollector {
     }
 }
 
-/// The types of magazines, each as three numbers: the objects in a magazine; the object size above which a cache starts
-/// with this type; the object size below which a cache can grow to the next type.
+/// The magazine types, each with three numbers: objects per magazine; object size above which a cache starts with this
+/// type; object size below which it can grow to the next type.
 const MAGAZINE_TYPES: [(usize, usize, usize); 9] = [
     (1, 3200, 65_536),
     (3, 256, 32_768),

@@ -10,12 +10,12 @@
 //!              7.x: the node's partial slabs        6.18: as [`slub`](super::slub)
 //! ```
 //!
-//! - **Allocate**: take an object from the main sheaf. If the main sheaf is empty: swap it with a spare sheaf that has
-//!   objects; else exchange it for a full sheaf of the barn; else fill an empty sheaf and make this sheaf the main
-//!   sheaf. In Linux 6.18, a non-blocking request does not fill a sheaf, but takes one object from the layer below.
-//! - **Free**: put the object into the main sheaf. If the main sheaf is full: swap it with a spare sheaf that
-//!   has room; without a spare sheaf, make the full sheaf the spare sheaf; else exchange the main sheaf for
-//!   an empty sheaf of the barn. If the barn already has ten full sheaves, flush the spare sheaf.
+//! - **Allocate**: take an object from the main sheaf. If the main sheaf is empty, swap it with a spare sheaf that has
+//!   objects; else exchange it for a full sheaf of the barn; else fill an empty sheaf and use it as the main sheaf. In
+//!   Linux 6.18, a non-blocking request does not fill a sheaf, but takes one object from the layer below.
+//! - **Free**: put the object into the main sheaf. If the main sheaf is full, swap it with a spare sheaf that has room;
+//!   without a spare sheaf, make the full sheaf the spare; else exchange it for an empty sheaf of the barn. If the barn
+//!   already has ten full sheaves, flush the spare sheaf.
 //! - **Free after a grace period**: put the object into the CPU's rcu sheaf. A full rcu sheaf waits for a
 //!   grace period as a whole. After the grace period, the rcu sheaf moves to the barn, or is flushed if the
 //!   barn has ten full sheaves.
@@ -24,9 +24,9 @@
 //!   unused slabs return to its front. Empty slabs are freed if the list has [`min_partial`](Knobs::min_partial) slabs.
 //!   If the sheaf still has room, new slabs are created, and the unused objects of the last new slab enter at the
 //!   front.
-//! - **Flush** (7.x): return the objects to their slabs from the last to the first, each together with nearby objects
-//!   of the same slab. A slab that was full enters the list at its back. A slab that becomes empty is freed if the list
-//!   has `min_partial` slabs.
+//! - **Flush** (7.x): return objects to their slabs, from the last object to the first; nearby objects of one slab are
+//!   returned together. A slab that was full enters the list at its back. A slab that becomes empty is freed if the
+//!   list has `min_partial` slabs.
 //! - **Shrink**: flush all sheaves, free empty slabs, and sort the list, fullest first.
 //!
 //! Objects in sheaves count as active in `/proc/slabinfo`.
@@ -54,9 +54,9 @@ pub struct Knobs {
     /// The capacity of a sheaf in objects; 0 disables sheaves. If `None`, the cache has the recorded capacity, or else
     /// the capacity that the kernel computes.
     pub sheaf_capacity: Option<Capacity>,
-    /// The option with the meaning that `cpu_partial` has in the design `slub`.
+    /// The option `cpu_partial`, with the same meaning as in the design `slub`.
     pub cpu_partial: Option<u32>,
-    /// The option with the meaning that `min_partial` has in the design `slub`.
+    /// The option `min_partial`, with the same meaning as in the design `slub`.
     pub min_partial: Option<usize>,
     /// The option [`slub::Knobs::slab_min_objects`].
     pub slab_min_objects: Option<u32>,
@@ -100,7 +100,7 @@ impl Capacity {
     /// The largest percentage.
     pub const MAX_PERCENT: u64 = 10_000;
 
-    /// Returns the capacity for a cache whose capacity is `present` without the option.
+    /// Returns the capacity of a cache whose capacity without the option is `present`.
     pub fn of(self, present: u64) -> u64 {
         match self {
             Self::Objects(objects) => objects,
@@ -151,9 +151,9 @@ impl Knobs {
     }
 }
 
-/// The largest number of full sheaves that a barn keeps, and also the largest number of empty sheaves.
+/// The largest number of full sheaves in a barn; the same limit applies to its empty sheaves.
 const BARN: usize = 10;
-/// The nanoseconds for which a full rcu sheaf waits: a typical grace period of a busy machine.
+/// The nanoseconds for which a full rcu sheaf waits, a typical grace period on a busy machine.
 const GRACE_PERIOD_NS: u64 = 20_000_000;
 
 /// The layer below sheaves, which fills sheaves and accepts flushed objects.
@@ -221,8 +221,8 @@ pub(crate) const SHEAF_CAPACITY: Knob = Knob {
     },
 };
 
-/// Returns the sheaf capacity as the kernel computes it: a base value for the object size, rounded up to fill the
-/// sheaf's memory, which begins with a header of 32 bytes.
+/// Returns the kernel's sheaf capacity: a base value for the object size, increased until the sheaf and its 32-byte
+/// header fill their memory.
 fn capacity_by_size(stride: usize) -> usize {
     let base = match stride {
         4096.. => 4,

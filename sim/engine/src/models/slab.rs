@@ -14,16 +14,16 @@
 //! - **Allocate**: take an object from the CPU's array. If the array is empty, take `batchcount` objects from the
 //!   shared array; else from partial slabs, then free slabs, then one new slab. An array that was not used since its
 //!   last reap takes only 16 objects from the lower levels.
-//! - **Free**: put the object into the CPU's array. If the array is full, its oldest `batchcount` objects move to the
-//!   shared array, until that array is full. Objects that do not fit into the shared array move to their slabs. A slab
+//! - **Free**: put the object into the CPU's array. If the CPU's array is full, its oldest `batchcount` objects move to
+//!   the shared array, as far as they fit. Objects that do not fit into the shared array move to their slabs. A slab
 //!   that gets a free object moves to the back of the partial list.
-//! - **Every two seconds**: a fifth of each CPU array that was not used in these two seconds moves to slabs. Every four
-//!   seconds, a fifth of a shared array that was not used in these four seconds moves to slabs. If no allocation needed
-//!   a free slab since the last reap, a fifth of the limit on free slabs is freed.
+//! - **Every two seconds**: if a CPU's array was not used in this interval, a fifth of it moves to slabs. Every four
+//!   seconds, if a shared array was not used in this interval, a fifth of it moves to slabs. A reap frees a fifth of
+//!   the limit on free slabs if no allocation has needed a free slab since the last reap.
 //! - **Shrink**: flush all arrays, and free all free slabs.
 //!
-//! A slab has order 0 if this order wastes at most an eighth of the slab; otherwise it has order 1, or the order that
-//! one object needs.
+//! A slab has order 0 if at most an eighth of it is then wasted; otherwise it has order 1, or the larger order that one
+//! object needs.
 //!
 //! Source: Linux's documentation of `/proc/slabinfo` and of SLAB's tunables, Gorman, "Understanding the Linux Virtual
 //! Memory Manager", chapter 8, and public descriptions of `mm/slab.c` until 6.7. The model has one node, so it has no
@@ -49,12 +49,12 @@ pub struct Knobs {
     pub limit: Option<u32>,
     /// The number of objects that are moved together. If `None`, the number is half of `limit`.
     pub batchcount: Option<u32>,
-    /// The number of batches that fit into the shared array. `None` means 8 for objects of at most a page on a machine
-    /// with several CPUs, and otherwise 0.
+    /// The number of batches that fit into the shared array. `None` means 8 on a machine with several CPUs for objects
+    /// of at most a page, and otherwise 0.
     pub shared: Option<u32>,
 }
 
-/// The number of objects with which an empty array is filled if the array was not used recently.
+/// The number of objects with which an empty array is filled if it was not used recently.
 const COLD_BATCH: usize = 16;
 
 /// Returns the default number of objects in a CPU's array, which depends on the object size.
@@ -240,7 +240,7 @@ fn reap(array: &mut Array) -> Vec<Object> {
 }
 
 impl Slab {
-    /// Fills the CPU's empty array, completely if enough memory is available.
+    /// Fills the CPU's empty array; the array stays partly empty only if memory is exhausted.
     fn refill(&mut self, op: &mut Op<'_>) {
         let array = &mut self.cpus[op.cpu as usize];
         let batch = if array.touched { self.batchcount } else { self.batchcount.min(COLD_BATCH) };

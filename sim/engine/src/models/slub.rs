@@ -1,5 +1,5 @@
-//! A model of SLUB's policy in Linux 6.1 to 6.17: which slab serves an allocation, to which slab an object is freed,
-//! and when a slab is created or freed.
+//! A model of SLUB's policy in Linux 6.1 to 6.17: it decides which slab serves an allocation, to which slab an object
+//! is freed, and when slabs are created or freed.
 //!
 //! The model has no memory behind its addresses, and takes no locks. The model shares two components with the shipping
 //! allocator: the page allocator, and Linux's rule for the order of a slab ([`Geometry`]). The model was validated
@@ -15,21 +15,19 @@
 //!   full slabs: on no list
 //! ```
 //!
-//! - **Allocate**: take an object from the CPU's current slab; then from remote frees to the current slab;
-//!   then from the CPU's newest partial slab; then from slabs of the node; then from a new slab. The node's
-//!   first slab becomes current, and further slabs of the node fill the CPU's list to half of the list's
-//!   limit.
+//! - **Allocate**: take an object from the first of these sources: the CPU's current slab, remote frees to the current
+//!   slab, the CPU's newest partial slab, slabs of the node, a new slab. The node's first slab becomes current, and
+//!   further slabs of the node fill the CPU's list to half of the list's limit.
 //! - **Free**: an object of the current slab returns to the current slab. Any other object returns to its own
 //!   slab. A slab that was full joins this CPU's partial slabs. If the CPU already has too many partial
-//!   slabs, all its partial slabs first move to the node. The empty slabs that move to the node are freed if
-//!   the node has [`min_partial`](Knobs::min_partial) other slabs. A slab on the node's list that becomes
-//!   empty is also freed if the node has `min_partial` other slabs. A CPU therefore keeps the last slab that
-//!   was full, even if `cpu_partial` is 0.
+//!   slabs, all its partial slabs first move to the node. Empty slabs that move to the node are freed if the node has
+//!   [`min_partial`](Knobs::min_partial) other slabs. A slab on the node's list that becomes empty is also freed if the
+//!   node has `min_partial` other slabs. A CPU therefore keeps the last full slab to which it freed an object, even if
+//!   `cpu_partial` is 0.
 //! - **Shrink**: each CPU returns its slabs to the node. Empty slabs are freed, and the node's list is sorted, fullest
 //!   first.
 //!
-//! In `/proc/slabinfo`, a free object that a CPU holds counts as active; only free objects in slabs on the node's list
-//! do not count.
+//! In `/proc/slabinfo`, all objects count as active, except free objects in slabs on the node's list.
 //!
 //! Source: Linux, `mm/slub.c` of 6.1 as described in the kernel's documentation and its authors' notes.
 
@@ -46,8 +44,8 @@ use uslab_magazine::Cpus;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Knobs {
-    /// The number of free objects that a CPU's partial slabs should contain. If `None`, the number is derived from the
-    /// object size.
+    /// The number of free objects that the partial slabs of a CPU should contain. If `None`, the number is derived from
+    /// the object size.
     pub cpu_partial: Option<u32>,
     /// The number of empty slabs that stay on the node's list; `None` derives the number from the object size.
     pub min_partial: Option<usize>,
@@ -138,8 +136,8 @@ pub(super) const FULL: u8 = 3;
 #[derive(Debug)]
 pub struct Slub {
     cpus: Vec<Cpu>,
-    /// The number of slabs that fit on a CPU's partial list; when another slab is added to a full list, the list is
-    /// evicted. The list holds one slab even if this number is 0.
+    /// The number of slabs that fit on a CPU's partial list; adding a slab to a full list evicts the list. A CPU's
+    /// partial list holds one slab even if its limit is 0.
     cpu_partial_slabs: usize,
     min_partial: usize,
 }
@@ -147,7 +145,7 @@ pub struct Slub {
 #[derive(Clone, Debug, Default)]
 struct Cpu {
     current: Option<u32>,
-    /// The number of free objects of the current slab that the CPU may allocate. Objects that other CPUs freed are
+    /// The number of free objects in the current slab that its CPU may allocate. Objects that other CPUs freed are
     /// counted separately.
     own: u16,
     /// The CPU's partial slabs, newest last.
@@ -325,7 +323,7 @@ impl Slub {
         Some(first)
     }
 
-    /// Adds a slab, which was full until now, to the CPU's partial list.
+    /// Adds a slab that was full until now to the CPU's partial list.
     fn keep(&mut self, op: &mut Op<'_>, cpu: usize, slab: u32) {
         op.slabs.relist(slab, CPU_PARTIAL_LIST, End::Front);
         let partial = &mut self.cpus[cpu].partial;
@@ -337,7 +335,7 @@ impl Slub {
     fn return_slabs_to_node(&self, op: &mut Op<'_>, slabs: Vec<u32>) {
         slabs.into_iter().rev().for_each(|slab| self.leave(op, slab, End::Back));
     }
-    /// Moves a slab that no CPU owns any longer to the node's list, or frees the slab.
+    /// Moves a slab that no CPU owns any more to the node's list, or frees the slab.
     fn leave(&self, op: &mut Op<'_>, slab: u32, end: End) {
         op.did(CostEvent::Relist);
         if op.slabs.is_empty(slab) && op.slabs.len(PARTIAL) >= self.min_partial {

@@ -1,15 +1,16 @@
-//! A model of the shipping allocator, without memory and locks: the [specification](uslab_magazine_spec) of its
-//! magazine layer on top of a model of its slab rules.
+//! A model of the shipping allocator without memory and locks: the [specification](uslab_magazine_spec) of its magazine
+//! layer, on top of a model of its slab rules.
 //!
 //! The shipping code itself is available as a [design](crate::Shipping). The [clock](crate::clock) needs steps that the
-//! shipping code does not report, but the model does. A test runs the shipping code and the model on random streams.
-//! After every operation, the test compares the allocated object, the number of objects at each level, the steps, and
-//! the level that served the operation.
+//! model reports but the shipping code does not. A test runs the shipping code and the model on random streams. After
+//! every operation, the test compares the allocated object, the number of objects at each level, the steps, and the
+//! level that served the operation.
 //!
-//! - **Fill**: takes objects from listed slabs, fullest first, lowest objects first; else from a new slab.
+//! - **Fill**: takes objects from listed slabs, beginning with the fullest slab and its lowest object; if none is left,
+//!   from a new slab.
 //! - **Flush**: returns objects to their slabs, in batches of 32 objects. A slab that changes its fullness band moves
-//!   to the end of its new list. A slab that becomes empty is freed if, before its last object was freed, at least
-//!   `min_partial` slabs had free objects.
+//!   to the end of its new list. A slab that becomes empty is freed if at least `min_partial` slabs had free objects
+//!   before the last object was freed.
 //! - A [tick](Policy::tick) is a reap that also frees empty slabs. Streams contain no ticks: the simulated machine reaps
 //!   when it shrinks.
 //! - **Shrink**: flushes all stacks, CPU by CPU, and the depot. Empty slabs are freed, and the slabs of each band are
@@ -18,18 +19,17 @@
 //! The model deliberately omits these parts of the shipping allocator:
 //!
 //! - **The allocator's own memory**: stacks, magazines of depots, long bitmaps, and uncommitted pages. Therefore no
-//!   operation of the model is served at the level [`Commit`](uslab_magazine::Path::Commit). The level that serves an
-//!   operation follows from its other steps, which the test does compare. A depot of the model always has room up to
-//!   its limit; in the shipping code all depots share the addresses of one region.
+//!   operation of the model is served at the level [`Commit`](uslab_magazine::Path::Commit). A served level follows
+//!   from an operation's other steps, and the test compares these steps. A depot of the model always has room up to its
+//!   limit; in the shipping code all depots share the addresses of one region.
 //! - **Memory shortage**: smaller slabs, drains, shrinkers, and limits on stacks. An allocation of the model fails if
 //!   the page allocator has no page.
-//! - **Several nodes, bulk requests, constructors, limits and grace periods**, which no stream contains.
+//! - **Several nodes, bulk requests, constructors, limits and grace periods**: no stream contains them.
 //! - **The lock that a CPU takes to open a stack** at its first miss.
 //!
 //! **Adaptation to contention**: the shipping code counts contention, but does not adapt to it.
 //!
-//! Sources: `uslab::Magazines` for the sizes; `uslab` for the lists of a node and the order in which objects are
-//! flushed.
+//! Sources: `uslab::Magazines` for the sizes; `uslab` for the lists of a node and for the order of a flush.
 
 use crate::design::{NoMemory, Unsupported};
 use crate::held::{Held, Holder};
@@ -51,13 +51,13 @@ pub struct Knobs {
     pub capacity: Option<u16>,
     /// The largest number of objects that the first fill of a stack takes. `None` means 1.
     pub first_fill: Option<u16>,
-    /// The number of magazines, in addition to two, that fit into a stack.
+    /// The number of magazines that fit into a stack, minus two.
     pub stock: Option<u16>,
     /// The largest number of magazines that the depot keeps.
     pub depot_limit: Option<u32>,
 }
 
-/// Returns the default sizes for objects with a distance of `stride` bytes: magazines of 64 KiB, stacks of 256 KiB and
+/// Returns the default sizes for objects that are `stride` bytes apart: magazines of 64 KiB, stacks of 256 KiB and
 /// depots of 4 MiB, within bounds.
 fn sizes(stride: usize, knobs: &Knobs) -> Sizes {
     let by_size = ((64 << 10) / stride).clamp(4, 64);
@@ -80,20 +80,20 @@ fn by_size(size: usize, cpus: u32, of: fn(&Sizes) -> usize) -> u64 {
     default_from_geometry::<Uslab>(size, cpus, |geometry| of(&sizes(geometry.stride(), &Knobs::default())))
 }
 
-/// The number of the list with the slabs whose objects are all free. The next four numbers are the lists of the
-/// fullness bands; the last number is the list of full slabs.
+/// The number of the list with the slabs whose objects are all free. Lists 1 to 4 have the slabs of the fullness bands,
+/// and list 5 has the full slabs.
 const EMPTY: u8 = 0;
 const BANDS: u8 = 4;
 const FULL: u8 = EMPTY + BANDS + 1;
 /// The number of objects that are returned to slabs under one acquisition of the lock.
 const BATCH: usize = 32;
-/// A shrink sorts only slabs with at most this number of free objects.
+/// A shrink sorts a slab only if it has at most this number of free objects.
 const SORTED: u16 = 32;
 
 /// A cache that follows the rules of `uslab`: see the [module](self).
 #[derive(Debug)]
 pub struct Uslab {
-    /// The magazine layer; `None` if the cache has no magazines, so that each operation accesses the slabs.
+    /// The magazine layer; `None` if the cache has no magazines, so that each operation accesses slabs.
     layer: Option<Layer<Object>>,
     min_partial: usize,
 }
@@ -161,7 +161,7 @@ impl Policy for Uslab {
     const KNOBS: &'static [Knob] = &[
         Knob {
             name: "capacity",
-            means: "objects of a magazine (0: no magazines)",
+            means: "number of objects in a magazine (0: no magazines)",
             range: 0..=MAX_CAPACITY as u64,
             percent: false,
             default: |size, cpus| by_size(size, cpus, |sizes| sizes.capacity),
@@ -286,7 +286,7 @@ fn take(slabs: &mut Slabs, slab: u32, most: usize, objects: &mut Vec<Object>) {
     }
     settle(slabs, slab);
 }
-/// Moves the slab to the end of the list for its fullness; does nothing if the slab is already on this list.
+/// Moves the slab to the end of the list for its fullness, unless the slab is already on this list.
 fn settle(slabs: &mut Slabs, slab: u32) {
     let objects = u32::from(slabs.objects());
     let out = objects - u32::from(slabs.free(slab));

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 /// An allocator that the lab studies.
 ///
-/// A call of `free` consumes the block's value. The compiler therefore rejects a second free of a block, and a free by
-/// an allocator of another type. Two allocators of one type share a block type. An allocator with its own memory
+/// A call of `free` consumes the block's value. The compiler therefore rejects a double free of a block, and a free by
+/// an allocator of another type. Two allocators of the same type share a block type. An allocator with its own memory
 /// [panics](super::memory::Memory::checked_offset) if a caller passes it a block of another allocator.
 pub trait Allocator {
     /// The type of the handles of allocated blocks.
@@ -39,9 +39,9 @@ pub trait Allocator {
 
     /// Returns the size in bytes of the managed memory, including free memory and headers; 0 if the size is unknown.
     fn capacity(&self) -> usize;
-    /// Returns the number and the sizes of the pieces of free memory. The cost is a walk over all memory.
+    /// Returns the number and the sizes of the pieces of free memory. The cost is one inspection of all memory.
     fn holes(&self) -> Holes;
-    /// Returns the counts of the allocator's work so far.
+    /// Returns counts of the work that the allocator has done so far.
     fn work(&self) -> Work;
 
     /// Returns the bytes of metadata outside the managed memory, such as list heads, bitmaps and tables.
@@ -50,8 +50,9 @@ pub trait Allocator {
     }
     /// Releases free memory that the allocator caches, as `malloc_trim` does.
     fn trim(&mut self) {}
-    /// Returns `true` if [`alloc`](Self::alloc) would serve `layout`, and `None` if the allocator cannot predict this.
-    /// The method inspects all memory instead of searching the free lists. Only tests call this method.
+    /// Returns `Some(true)` if [`alloc`](Self::alloc) would serve `layout`; returns `None` if the allocator cannot
+    /// predict this. The prediction inspects all memory instead of searching the free lists. Only tests call this
+    /// method.
     fn room(&self, _layout: Layout) -> Option<bool> {
         None
     }
@@ -72,16 +73,16 @@ pub enum ReuseCondition {
     Each,
     /// The memory of a block can be reused after all later blocks are freed.
     FromTop,
-    /// Memory can be reused after all blocks are freed.
+    /// Memory can be reused only after all blocks are freed.
     Together,
     /// Freed memory is never reused.
     Never,
 }
 
-/// The pieces of free memory: their number, the size of the largest, and the sum of their sizes.
+/// The pieces of free memory: their number, the largest size, and the total size.
 ///
-/// A piece is free memory that a single request can get. Adjacent free blocks count as one piece if one request can get
-/// all of them. Each free slot of a pool is a separate piece.
+/// A piece is free memory that one request can get as a whole. Adjacent free blocks count as one piece if one request
+/// can use all of them. Each free slot of a pool is a separate piece.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Holes {
@@ -111,9 +112,9 @@ impl Holes {
 /// Counts of the work that an allocator has done. The lab shows counts rather than times, because the counts are equal
 /// in every run.
 ///
-/// A step is the inspection of one location where free memory could be: a block, a slot, a list, a bitmap word, or a
-/// page of a chain. The module of each allocator defines the allocator's steps. The system's allocator counts only
-/// calls.
+/// A step is the inspection of one location that may contain free memory: a block, a slot, a list, a bitmap word, or a
+/// page of a chain. The module of each allocator defines the allocator's steps. For the system's allocator, the lab
+/// counts only calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
     /// The number of allocated blocks.
@@ -124,11 +125,11 @@ pub struct Work {
     pub frees: u64,
     /// The steps of all searches, for free memory or for positions in lists.
     pub steps: u64,
-    /// The steps of the longest operation so far; `None` if the allocator does not count steps for each operation.
+    /// The steps of the longest operation so far; `None` if the allocator does not count steps per operation.
     pub longest: Option<u64>,
     /// The number of blocks split in two.
     pub splits: u64,
-    /// The number of merges, each of which makes one block of two free neighbours.
+    /// The number of merges; a merge makes one block of two free neighbours.
     pub merges: u64,
     /// The bytes of headers, links and flags inside the managed memory that were read or written.
     pub touched: u64,

@@ -8,18 +8,17 @@
 //! ```
 //!
 //! - **Allocate**: round the request up to a power of two. Take the smallest free block that is large enough, and halve
-//!   the block until it has the rounded size. The cut-off halves become free. The cost is O(log n) for a memory of n
-//!   bytes.
+//!   the block until it has the rounded size. The halves that are cut off become free. The cost is O(log n) for a
+//!   memory of n bytes.
 //! - **Free**: merge the block with its buddy as long as the buddy is free and not split. The cost is O(log n) for a
 //!   memory of n bytes.
 //! - **Waste**: the bytes by which sizes are rounded up to powers of two. A request for 65 bytes occupies a block of
 //!   128 bytes, so 63 bytes are wasted. If all sizes are equally likely, blocks occupy 4/3 times the requested bytes: a
 //!   quarter of the occupied bytes is waste. The often quoted factor 1.44 (after Russell, "Internal Fragmentation in a
-//!   Class of Buddy Systems", 1977) is the mean ratio of occupied to requested bytes if all *octaves* are equally
-//!   likely.
+//!   Class of Buddy Systems", 1977) assumes instead that all *octaves* are equally likely.
 //!
 //! A table outside the memory has one byte for each unit of 16 bytes. The byte of a unit describes the block that
-//! begins at the unit. If the tags were inside the memory, blocks of 2^k bytes would hold less than 2^k bytes. The
+//! begins at the unit. If these tags were inside the memory, a block of 2^k bytes would hold less than 2^k bytes. The
 //! links of a free block are stored in the block itself.
 //!
 //! Invariants: each free block has the free flag in the table and is on the list of its order. A block and its buddy
@@ -29,7 +28,7 @@
 //! allocator and `uslab-buddy` are buddy allocators for pages, with orders 0 to 10. Game engines use buddy allocators
 //! for GPU memory.
 //!
-//! The lab counts each inspection of one order's list, or of one buddy, as a step.
+//! The lab counts as a step each inspection of one list, or of one buddy.
 
 use super::allocator::{Allocator, Holes, Work};
 use super::memory::{ConfigError, Memory, MemoryPiece, NONE};
@@ -61,7 +60,7 @@ const ORDER: u8 = 0x3F;
 #[derive(Debug)]
 pub struct Buddy {
     memory: Memory,
-    /// The table, with one byte for each unit; the byte is 0 if no block begins at the unit.
+    /// The table with one byte per unit of memory; the byte is 0 if no block begins at the unit.
     table: Vec<u8>,
     /// The first free block of each order's list.
     heads: Vec<u32>,
@@ -73,7 +72,7 @@ pub fn round_up_pow2(n: usize) -> Option<usize> {
     n.checked_next_power_of_two()
 }
 
-/// Returns the offset of the buddy that belongs to the block at `offset`.
+/// Returns the offset of the buddy of the block at `offset`.
 pub fn buddy_offset(offset: usize, size: usize) -> usize {
     offset ^ size
 }
@@ -84,8 +83,8 @@ pub fn merged_block_offset(offset: usize, size: usize) -> usize {
 }
 
 impl Buddy {
-    /// Creates an allocator with a memory of `bytes` bytes. If `bytes` is not a power of two, the memory initially
-    /// consists of several free blocks, each at a multiple of its size.
+    /// Creates an allocator with a memory of `bytes` bytes. If `bytes` is not a power of two, the memory begins as
+    /// several free blocks, each at a multiple of its size.
     ///
     /// # Errors
     /// Fails if `bytes` is 0, more than [`Memory::MAX_BYTES`], or not a multiple of 16.
@@ -103,19 +102,19 @@ impl Buddy {
     }
 
     /// Returns the number of free blocks of each order, beginning with blocks of 16 bytes, as in `/proc/buddyinfo`. The
-    /// cost is a walk over all blocks.
+    /// cost is one inspection of every block.
     pub fn free_blocks(&self) -> Vec<usize> {
         let mut counts = vec![0; self.heads.len()];
         self.free_list().for_each(|(_, order)| counts[order] += 1);
         counts
     }
 
-    /// Returns the positions of the free blocks of an order, in the order of the list.
+    /// Returns the positions of the free blocks of one order, in list order.
     pub fn list(&self, order: usize) -> impl Iterator<Item = usize> {
         let block = |position: u32| (position != NONE).then_some(position as usize);
         core::iter::successors(block(self.heads[order]), move |position| block(self.memory.peek(*position)))
     }
-    /// Removes and returns the events logged since the last call. The first call starts the log.
+    /// Removes and returns the events logged since the last call. The first call starts the event log.
     pub(crate) fn take_log(&mut self) -> Vec<Event> {
         self.memory.take_log()
     }

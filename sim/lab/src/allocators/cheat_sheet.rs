@@ -1,14 +1,14 @@
-//! The cheat sheet, which describes in words when to use each allocator. The experiments contain the measurements for
+//! The cheat sheet, which describes when to use each allocator. The experiments contain the measurements that support
 //! the cheat sheet.
 
 use super::registry::Name;
 
-/// A page of the cheat sheet. The page describes an allocator, or a layer that programs put on an allocator.
+/// A page of the cheat sheet. The page describes an allocator, or a layer that programs add on top of an allocator.
 #[derive(Debug)]
 pub struct CheatSheet {
     /// The page's name on the command line.
     pub name: &'static str,
-    /// The lab's allocator that the page describes; `None` if workloads of blocks cannot drive it.
+    /// The lab's allocator that the page describes; `None` if a workload cannot drive it.
     pub in_lab: Option<Name>,
     /// The sizes of the requests that the allocator serves.
     pub sizes: &'static str,
@@ -18,7 +18,7 @@ pub struct CheatSheet {
     pub worst: &'static str,
     /// The kinds of waste that the allocator has.
     pub waste: &'static str,
-    /// Programs that contain an allocator of this kind.
+    /// Programs that contain this kind of allocator.
     pub ships: &'static str,
     /// A description of how the allocator works.
     pub idea: &'static str,
@@ -26,9 +26,9 @@ pub struct CheatSheet {
     pub costs: &'static [(&'static str, &'static str)],
     /// Advice on when to choose the allocator.
     pub take: &'static str,
-    /// Advice on when to choose another allocator.
+    /// Advice on when to choose a different allocator.
     pub leave: &'static str,
-    /// The source of the description.
+    /// The publication from which the description is taken.
     pub source: &'static str,
     /// The experiment that shows the allocator's behaviour.
     pub more: &'static str,
@@ -309,7 +309,7 @@ pub static CHEAT_SHEETS: [CheatSheet; 15] = [
     },
 ];
 
-/// Rows of advice: how a program uses its objects, the allocator to choose, and the page to read.
+/// Rows of advice: the use of objects in a program, the allocator to choose, and the page to read.
 pub static ALLOCATOR_ADVICE: [[&str; 3]; 12] = [
     ["any", "end together: a frame, a request", "linear"],
     ["any", "nested: scopes within scopes", "stack"],

@@ -1,8 +1,8 @@
 //! Drives an allocator through a workload, and records the outcome.
 //!
-//! The driver fills every block with a pattern that depends on the block's number. To find overwritten bytes, the
-//! driver checks the pattern when it frees or resizes the block. The driver counts refused requests, and later
-//! operations on blocks whose allocation was refused.
+//! The driver fills every block with a pattern that depends on the block's number. When the driver frees or resizes a
+//! block, it checks the pattern to find overwritten bytes. The driver counts refused requests, and operations on blocks
+//! whose allocation was refused.
 
 use super::allocator::{Allocator, Holes, Work};
 use crate::workload::Op;
@@ -13,11 +13,10 @@ use serde::Serialize;
 /// Options for driving a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The number of operations between two samples of the free memory; with 0, only one sample is taken, at the end.
-    /// Taking a sample requires a walk over all memory.
+    /// The number of operations between two samples of the free memory; with 0, the only sample is taken at the end.
+    /// Taking a sample requires an inspection of all memory.
     pub sample_every: u64,
-    /// `true` to fill blocks with patterns and check the patterns; `false` to neither read nor write the bytes of
-    /// blocks.
+    /// `true` to fill blocks with patterns and check them; `false` to leave the bytes of blocks untouched.
     pub verify: bool,
     /// `true` to free all blocks and release cached memory before the last sample.
     pub free_all: bool,
@@ -29,7 +28,7 @@ impl Default for Options {
     }
 }
 
-/// The outcome of a workload that an allocator served.
+/// The outcome of a run of an allocator through a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// The allocator's name.
@@ -45,7 +44,7 @@ pub struct Outcome {
     /// The number of allocations and resizes for which no free memory was large enough. A refused resize leaves the
     /// block's size unchanged.
     pub refused: u64,
-    /// The number of refused requests that were not larger than the total free memory.
+    /// The number of refused requests that were no larger than the total free memory.
     pub refused_for_pieces: u64,
     /// The number of operations on blocks whose allocation was refused.
     pub missed: u64,
@@ -95,7 +94,7 @@ struct AllocatorDriver<'a, A: Allocator> {
     options: Options,
     asked: u64,
     taken: u64,
-    /// The number of free bytes; `None` if a block was allocated or freed since the last computation.
+    /// The number of free bytes; `None` if a block was allocated or freed since it was last computed.
     free: Option<usize>,
     outcome: Outcome,
 }
@@ -208,8 +207,8 @@ impl<A: Allocator> AllocatorDriver<'_, A> {
     }
 }
 
-/// Runs the operations `ops` on `allocator`. Frees the remaining blocks after the last sample, or before the last
-/// sample if [`free_all`](Options::free_all) is set.
+/// Runs the operations `ops` on `allocator`. Frees the remaining blocks after the last sample, unless
+/// [`free_all`](Options::free_all) is set, which frees them before it.
 ///
 /// ```
 /// use uslab_lab::allocators::drive::{Options, drive};
@@ -224,7 +223,7 @@ impl<A: Allocator> AllocatorDriver<'_, A> {
 /// ```
 ///
 /// # Errors
-/// Returns the first error that `ops` reports. Frees all live blocks even after an error.
+/// Returns the first error that `ops` reports. After an error, all live blocks are freed nevertheless.
 pub fn drive<A: Allocator, E>(
     allocator: &mut A,
     ops: impl IntoIterator<Item = Result<Op, E>>,

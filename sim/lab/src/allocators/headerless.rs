@@ -1,9 +1,9 @@
-//! A free list without block headers and with a granule of any size, to study allocation policies separately.
+//! A free list without block headers and with a granule of any size, for studying allocation policies in isolation.
 //!
-//! The data of the list is stored outside the memory. A block therefore takes the requested size, rounded up to the
-//! granule, and the list keeps holes of any size. With a granule of one byte, sizes are not rounded. A
-//! [`Heap`](super::Heap) needs larger blocks, because its smallest block holds tags and links. If rounding and block
-//! sizes are equal, the headerless list and a `Heap` put each block at the same offset.
+//! The data of the list is stored outside the memory. A block therefore takes only the requested size, rounded up to
+//! the granule, and a hole can have any size. With a granule of one byte, sizes are not rounded. A
+//! [`Heap`](super::Heap) needs larger blocks, because its smallest block must hold tags and links. With equal rounding
+//! and block sizes, the headerless list and a `Heap` put each block at the same offset.
 //!
 //! The lab counts each inspection of one free block during a search as a step.
 
@@ -30,8 +30,8 @@ pub struct Headerless {
     granule: usize,
     fit: Fit,
     order: Order,
-    /// The free block at which a next-fit search begins. If the value is `None`, the search begins at the first block
-    /// of the list.
+    /// The free block at which a next-fit search begins. If the value is `None`, a next-fit search begins at the first
+    /// block of the list.
     rover: Option<usize>,
     splits: u64,
     steps: u64,
@@ -47,7 +47,7 @@ impl Headerless {
     pub fn holes(&self) -> usize {
         self.free.len()
     }
-    /// Returns the number of allocations so far that used only a part of a free block.
+    /// Returns the number of allocations so far that left a part of a free block over.
     pub fn splits(&self) -> u64 {
         self.splits
     }
@@ -144,8 +144,8 @@ impl Headerless {
             }
         }
     }
-    /// Removes a free block from the list. If the next search would begin at the removed block, moves the start of the
-    /// search to the following block.
+    /// Removes a free block from the list. If the next search would begin at the removed block, it begins at the
+    /// following block instead.
     fn remove_hole(&mut self, index: usize) -> Range<usize> {
         let hole = self.free.remove(index);
         if self.rover == Some(hole.start) {
@@ -162,8 +162,7 @@ mod tests {
     use crate::workload::rng::Rng;
     use core::alloc::Layout;
 
-    /// For the block sizes of a heap with headers, the headerless list must choose the same locations as the heap,
-    /// under every policy.
+    /// With a heap's block sizes, the headerless list must choose the same locations as the heap, under every policy.
     #[test]
     fn headerless_list_and_heap_choose_equal_offsets() {
         const BYTES: usize = 1 << 16;

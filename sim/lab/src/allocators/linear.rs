@@ -1,19 +1,20 @@
 //! The linear (bump) allocator: it allocates by moving an offset forward. A linear allocator cannot free a single
 //! block.
 //!
-//! The library's [`Arena`](uslab::pool::Arena) provides the allocator's head, which moves along a chain of pages; the
-//! arena calls the pages chunks. This module adds these operations to the arena:
+//! The library's [`Arena`](uslab::pool::Arena) provides the head, which moves along a chain of pages; the arena calls
+//! these pages chunks. The module adds these operations to the library's arena:
 //!
-//! - **Reset**, which frees all blocks in O(1) and then overwrites the freed bytes with [`FREED`], to expose reads
-//!   after a reset. [`without_fill`](Linear::without_fill) disables the overwriting.
-//! - **[`mark`](Linear::mark) and [`rewind`](Linear::rewind)**, which free everything that was allocated after a mark.
+//! - **Reset**: frees all blocks in O(1) and then overwrites the freed bytes with [`FREED_BYTE`], to expose reads after a
+//!   reset. [`without_fill`](Linear::without_fill) disables the overwriting.
+//! - **[`mark`](Linear::mark) and [`rewind`](Linear::rewind)**: a rewind frees everything that was allocated after the
+//!   mark.
 //!
 //! Sources: the papers that the library's arena cites; for marks and the fill, Frykholm, "Custom Memory Allocation in
 //! C++" (BitSquid blog, 2010). Shipping linear allocators are Unreal's `FMemStack`, Apache's `apr_pool`, and obstacks.
-//! Each thread can have its own allocator, which needs no lock.
+//! Each thread can have a separate linear allocator, which needs no lock.
 //!
-//! As an [`Allocator`], a linear allocator only counts frees, and frees everything when the last block is freed. The
-//! lab counts each use of a page as a step.
+//! As an [`Allocator`], a linear allocator counts frees, and frees memory only when the last block is freed. The lab
+//! counts each use of a page as a step.
 
 use super::allocator::{Allocator, Holes, ReuseCondition, Work};
 use super::memory::{ConfigError, Memory, MemoryPiece};
@@ -23,7 +24,7 @@ use uslab::pool::linear::{Chain, Head};
 use uslab::pool::words::Span;
 
 /// The byte that overwrites freed memory.
-pub const FREED: u8 = 0xCD;
+pub const FREED_BYTE: u8 = 0xCD;
 
 /// A linear (bump) allocator, which frees all blocks together. See the [module](self).
 ///
@@ -47,9 +48,9 @@ pub struct Linear {
     max_bytes: usize,
     /// The position to which the head returns when the last live block is freed: the mark of the last rewind.
     floor: Head,
-    /// The number of live blocks that were allocated after the head was last at `floor`.
+    /// The number of live blocks that were allocated since the head was last at `floor`.
     live: usize,
-    /// A number that grows with each reset or rewind; blocks with an older number are already freed.
+    /// A number that grows with each reset or rewind; a block with a smaller number has been freed.
     epoch: u64,
     /// `true` if a reset or rewind overwrites the freed bytes.
     fills: bool,
@@ -83,7 +84,7 @@ pub struct LinearBlock {
     epoch: u64,
 }
 
-/// The error for a stale mark: the head has been below the mark since the caller took the mark.
+/// The error for a stale mark: after the mark was taken, the head moved below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the mark at byte {mark} is stale: the head was below it, and is now at byte {head}")]
 pub struct StaleMark {
@@ -107,9 +108,9 @@ impl Linear {
         Self { fills: false, ..self }
     }
 
-    /// Creates a chain of pages that grows: each page has `page` bytes, and all pages together have at most `max_bytes`
-    /// bytes. The first page is allocated immediately. A request that is larger than a page gets its own page of the
-    /// requested size. A rewind frees the pages after the mark.
+    /// Creates a growing chain of pages: each page has `page` bytes, and all pages together have at most `max_bytes`
+    /// bytes. The first page of the chain is allocated immediately. A request that is larger than a page gets a
+    /// separate page of the requested size. A rewind frees the pages after the mark.
     ///
     /// # Errors
     /// Fails if `page` is 0, more than [`Memory::MAX_BYTES`], or more than `max_bytes`.
@@ -142,7 +143,7 @@ impl Linear {
         self.pages.head().chunk + 1
     }
 
-    /// Returns the range of each page, in the same virtual positions that blocks have.
+    /// Returns the range of each page in virtual positions, which blocks also use.
     pub(crate) fn page_ranges(&self) -> impl Iterator<Item = Range<usize>> {
         self.pages.chunks().map(|page| page.base..page.base + page.size())
     }
@@ -199,12 +200,12 @@ impl Linear {
         self.pages.head()
     }
 
-    /// Frees everything that was allocated after `mark`, and overwrites the freed bytes with [`FREED`].
+    /// Frees everything that was allocated after `mark`, and overwrites the freed bytes with [`FREED_BYTE`].
     ///
     /// # Errors
-    /// Fails if the mark is above the head, or if a smaller page has replaced the mark's page and ends before the mark.
-    /// A rewind does not detect a stale mark if the head was below the mark and is now above the mark again; a
-    /// [`Stack`](super::stack::Stack) detects these marks.
+    /// Fails if the mark is above the head, or beyond the end of a smaller page that has replaced the mark's page. If
+    /// the head was below a stale mark and has passed it again, a rewind does not detect this; a
+    /// [`Stack`](super::stack::Stack) does.
     pub fn rewind(&mut self, mark: Head) -> Result<(), StaleMark> {
         let head = self.pages.head();
         if self.is_stale(mark) {
@@ -229,7 +230,7 @@ impl Linear {
         if self.fills {
             let memory = &mut self.pages.last_mut().memory;
             let end = if mark.chunk < inner_head.chunk { memory.len() } else { inner_head.at };
-            memory.slice_mut(mark.at..end).fill(FREED);
+            memory.slice_mut(mark.at..end).fill(FREED_BYTE);
         }
         self.live = 0;
         self.epoch += 1;
@@ -260,8 +261,8 @@ impl Allocator for Linear {
         let offset = self.pages.get(block.page).map_or(0, |page| page.base) + block.piece.at();
         offset..offset + block.piece.bytes()
     }
-    /// If a reset has freed the block, returns the bytes that its memory now contains, or no bytes if the page was
-    /// freed. The fill makes this use after free visible.
+    /// If a reset has freed the block, returns the bytes that its memory contains now; returns no bytes if the page was
+    /// freed. The fill makes a read after a reset visible.
     fn bytes<'b>(&'b mut self, block: &'b mut LinearBlock) -> &'b mut [u8] {
         match self.pages.get_mut(block.page).filter(|page| page.memory.owns(&block.piece)) {
             Some(page) => page.memory.bytes(&block.piece),
@@ -395,7 +396,7 @@ mod tests {
         let mut freed_block = linear.allocate(layout(16, 1)).unwrap();
         let inner_head = linear.mark();
         linear.rewind(mark).unwrap();
-        assert_eq!((linear.bytes(&mut kept_block)[0], linear.bytes(&mut freed_block)[0]), (1, FREED));
+        assert_eq!((linear.bytes(&mut kept_block)[0], linear.bytes(&mut freed_block)[0]), (1, FREED_BYTE));
         let error = linear.rewind(inner_head).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -409,7 +410,7 @@ mod tests {
         assert_eq!(linear.used(), 16);
     }
 
-    /// Regression test: a rewind to a mark beyond the end of its page panicked. With the fill disabled, the rewind
+    /// Regression test: a rewind to a mark beyond the end of its page panicked. With the fill disabled, that rewind
     /// moved the head beyond the page.
     #[test]
     fn mark_in_a_replaced_page_is_stale() {

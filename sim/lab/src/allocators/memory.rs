@@ -1,8 +1,8 @@
 //! The memory of an allocator under study. Allocators denote locations in the memory by offsets instead of pointers.
 //!
 //! Headers and links are stored in the memory as 32-bit numbers, as in textbooks; a link is an offset. The code
-//! therefore computes addresses as textbook allocators do, but needs no `unsafe`. An overrun of a block destroys the
-//! next header, as in real memory. New memory is zeroed.
+//! therefore computes addresses like textbook allocators, but needs no `unsafe`. Writing past the end of a block
+//! destroys the next header, as in real memory. New memory is zeroed.
 
 use super::allocator::Work;
 use core::alloc::Layout;
@@ -10,7 +10,7 @@ use core::ops::Range;
 use uslab::pool::PoolError;
 use uslab::pool::words::{Event, Span, Words};
 
-/// The link at the end of a list, which is not a valid offset.
+/// The link at the end of a list; it is not a valid offset.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A range of bytes whose start address is a multiple of [`ALIGN`](Self::ALIGN).
@@ -20,7 +20,7 @@ pub struct Memory {
     /// The number of bytes skipped at the start for the alignment.
     skip: usize,
     len: usize,
-    /// The counts so far: the accessed bytes of headers and links, and the counts that the allocator
+    /// The counts so far: accessed bytes of headers and links, and the counts that the allocator
     /// [reports](Words::record).
     work: Work,
     /// The events since the last read of the log; `None` before the first read.
@@ -123,8 +123,8 @@ impl Memory {
     /// Returns the offset of `piece`, which must be a block of this memory.
     ///
     /// # Panics
-    /// Panics if `piece` is a block of another memory. A caller that mixes up two allocators of one type therefore
-    /// fails immediately.
+    /// Panics if `piece` is a block of another memory. Mixing up two allocators of one type therefore fails
+    /// immediately.
     pub fn checked_offset(&self, piece: &MemoryPiece) -> usize {
         assert!(self.owns(piece), "the block belongs to another allocator");
         piece.at
@@ -144,11 +144,12 @@ impl Memory {
         &mut self.bytes[self.skip + range.start..self.skip + range.end]
     }
 
-    /// Adds `bytes` accessed bytes of metadata; accesses to words are counted automatically.
+    /// Adds `bytes` accessed bytes of metadata; accesses to words are already counted.
     pub(super) fn touch(&mut self, bytes: u64) {
         self.work.touched += bytes;
     }
-    /// Removes and returns the events that the allocator reported since the last call. The first call starts the log.
+    /// Removes and returns the events that the allocator reported since the last call. The first call starts the event
+    /// log.
     pub(super) fn take_log(&mut self) -> Vec<Event> {
         self.log.replace(vec![]).unwrap_or_default()
     }
@@ -174,7 +175,7 @@ impl Span for Memory {
     }
 }
 
-/// The library's allocators access words through this trait, whose implementation counts the accesses.
+/// The library's allocators access words through this trait; the lab's implementation counts each access.
 impl Words for Memory {
     fn peek(&self, offset: usize) -> u32 {
         let bytes = &self.bytes[self.skip + offset..self.skip + offset + 4];
@@ -201,8 +202,8 @@ impl Words for Memory {
     }
 }
 
-/// Implements [`Allocator`](super::Allocator) for an allocator that has the fields `blocks` (the library's allocator,
-/// in a [`Memory`]) and `work`.
+/// Implements [`Allocator`](super::Allocator) for a type with the fields `blocks` (the library's allocator, in a
+/// [`Memory`]) and `work`.
 macro_rules! of_the_library {
     ($allocator:ty, $name:literal, $take:expr) => {
         impl Allocator for $allocator {
@@ -249,7 +250,7 @@ macro_rules! of_the_library {
         }
 
         impl $allocator {
-            /// Removes and returns the events logged since the last call. The first call starts the log.
+            /// Removes and returns the events logged since the last call. The first call starts the event log.
             pub(crate) fn take_log(&mut self) -> Vec<uslab::pool::words::Event> {
                 self.blocks.memory_mut().take_log()
             }

@@ -1,7 +1,7 @@
 //! The textbook allocators, small and without `unsafe`, and the shipping allocators; all implement one trait.
 //!
-//! The free list, TLSF and the head of the linear allocator come from `uslab::pool`; in the lab, they run in a memory
-//! that counts accesses.
+//! The free list, TLSF and the linear allocator's head come from `uslab::pool`; in the lab, their memory counts
+//! accesses.
 //!
 //! | module | |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Naive pools: two different designs that are often called by one name.
+//! Naive pools: two different designs that often have the same name.
 //!
 //! ```text
 //!   slots   | A |   | C |   |   | F | not opened ...
@@ -7,10 +7,10 @@
 //!
 //! Each slot has a flag, which is set while the slot is in use. A loop over the objects of a pool inspects all flags.
 //! The two designs differ only in how they allocate. [`NeverReusingPool`] always takes a slot that was never used, so
-//! each freed slot is lost and becomes a hole. [`ScanningPool`] takes the first free slot, and takes a slot that was
-//! never used only if no other slot is free. `ScanningPool` does not lose slots, but one allocation may inspect all
-//! slots. Many readers learn pools from the article "Arena pools: from naive pool to slot map", which shows the code of
-//! `NeverReusingPool` and measures `ScanningPool`.
+//! each freed slot is lost and becomes a hole. [`ScanningPool`] takes the first freed slot; if no freed slot exists, it
+//! takes a slot that was never used. `ScanningPool` does not lose slots, but one allocation may inspect all slots. Many
+//! readers learn about pools from the article "Arena pools: from naive pool to slot map"; it shows the code of
+//! `NeverReusingPool` but measures `ScanningPool`.
 //!
 //! - **Allocate**: takes O(1) in `NeverReusingPool`, and O(slots) in `ScanningPool`. **Free**: O(1). **Loop over all
 //!   objects**: takes O(slots that were ever used).
@@ -47,8 +47,8 @@ macro_rules! common {
             /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
             ///
             /// # Errors
-            /// Fails if a slot has no bytes or an alignment above 4096, or if the arena is not empty or has no room for
-            /// a slot.
+            /// Fails if a slot has no bytes or an alignment above 4096, or if the arena is already in use or too small
+            /// for a slot.
             pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
                 Ok(Self { slots: Slots::new(arena, slot, 1, 1)?, work: Work::default() })
             }
@@ -56,12 +56,12 @@ macro_rules! common {
             pub fn slots(&self) -> usize {
                 self.slots.count()
             }
-            /// Walks over the pool's slots, and returns how many slots the walk inspected and found in use.
+            /// Walks over the pool's slots; returns the number of inspected slots and the number of slots in use.
             pub fn walk(&self) -> Walk {
                 self.slots.walk()
             }
             /// Returns the number of freed slots that the pool has not reused.
-            pub fn dead(&self) -> usize {
+            pub fn dead_slots(&self) -> usize {
                 let walk = self.walk();
                 walk.checked - walk.active
             }
@@ -172,14 +172,14 @@ mod tests {
             scans.free(block);
         }
         assert_eq!(
-            (non_reusing_pool.dead(), non_reusing_pool.holes().count, non_reusing_pool.slots()),
+            (non_reusing_pool.dead_slots(), non_reusing_pool.holes().count, non_reusing_pool.slots()),
             (10, 0, 10)
         );
         assert!(
             non_reusing_pool.alloc(particle()).is_none(),
             "no block is in use, but the request is refused"
         );
-        assert_eq!((scans.dead(), scans.holes().count), (1, 10));
+        assert_eq!((scans.dead_slots(), scans.holes().count), (1, 10));
         assert!(scans.alloc(particle()).is_some());
     }
 

@@ -1,4 +1,4 @@
-//! A pool of slots of one size; the free slots form a list whose links are stored in the slots themselves.
+//! A pool of slots of one size; each free slot stores the link of the free list.
 //!
 //! ```text
 //!   slots   | A | ─┐| C |  |<┐ not opened ...       head: the slot freed last
@@ -15,8 +15,8 @@
 //! bytes from another allocator for each free slot. `ExternalListPool` exists only for comparison.
 //!
 //! Sources: Reinalter, "Memory allocation strategies: a pool allocator" (Molecular Musings, 2012); Kenwright, "Fast
-//! Efficient Fixed-Size Memory Pool" (2012), for slots that are initialised when they are first needed; and the article
-//! "Arena pools: from naive pool to slot map". Pools for production use are in `uslab::pool`.
+//! Efficient Fixed-Size Memory Pool" (2012), for initialising slots at their first use; and the article "Arena pools:
+//! from naive pool to slot map". Pools for production use are in `uslab::pool`.
 //!
 //! The lab counts each access to the head of the list as a step.
 
@@ -48,14 +48,14 @@ pub struct ExternalListPool {
 }
 
 impl Pool {
-    /// The size in bytes of the smallest slot, which has room for one link.
+    /// The size in bytes of the smallest slot, which holds one link.
     pub const MIN_SLOT_BYTES: usize = size_of::<u32>();
 
     /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
     ///
     /// # Errors
-    /// Fails if a slot is smaller than a link of 4 bytes or has an alignment above 4096, or if the arena is not empty
-    /// or has no room for a slot.
+    /// Fails if a slot is smaller than a link of 4 bytes or has an alignment above 4096, or if the arena is already in
+    /// use or too small for a slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
         let slots = Slots::new(arena, slot, Self::MIN_SLOT_BYTES, 0)?;
         Ok(Self { slots, head: NONE, live: 0, work: Work::default() })
@@ -92,7 +92,8 @@ impl ExternalListPool {
     /// Creates a pool in an arena, which the pool then owns; each slot has the layout `slot`.
     ///
     /// # Errors
-    /// Fails if a slot has no bytes or an alignment above 4096, or if the arena is not empty or has no room for a slot.
+    /// Fails if a slot has no bytes or an alignment above 4096, or if the arena is already in use or too small for a
+    /// slot.
     pub fn new(arena: Linear, slot: Layout) -> Result<Self, ConfigError> {
         Ok(Self { slots: Slots::new(arena, slot, 1, 0)?, free: vec![], work: Work::default() })
     }
@@ -247,8 +248,8 @@ mod tests {
         );
     }
 
-    /// The pool computes the addresses of slots from the start of the arena's first page, so the pool uses only the
-    /// first page.
+    /// The pool uses only the arena's first page, because it computes the addresses of slots from the start of that
+    /// page.
     #[test]
     fn pool_uses_only_the_first_page_of_an_arena() {
         let mut pool = Pool::new(Linear::growing(64, 256).unwrap(), slot(24)).unwrap();

@@ -1,11 +1,11 @@
-//! Tests properties of every allocator in the lab, with random operations that are compared with a shadow model.
+//! Tests properties of every allocator in the lab: random operations run on the allocator and on a shadow model.
 //!
 //! - Blocks do not overlap, are within the memory, are aligned (also as addresses), and keep their contents until they
 //!   are freed.
 //! - The sum of free and occupied bytes never exceeds the capacity, and the reported holes are the real holes.
-//! - If the allocator can predict whether it has room for a request, the prediction is correct.
-//! - When every block is freed, the memory is in its initial state, with all neighbours merged. Memory that the
-//!   allocator never reuses stays occupied.
+//! - If an allocator predicts that it has room for a request, or that it has no room, the prediction is correct.
+//! - When every block is freed, the memory is in its initial state, with all neighbours merged. Memory that an
+//!   allocator never reuses stays occupied after the blocks are freed.
 //! - After each step (for slabs, after some of the steps), the allocator's own headers, lists and tables are
 //!   consistent.
 
@@ -120,7 +120,7 @@ fn check_random_operations<A: Allocator>(new_allocator: impl Fn() -> A) {
     check_random_operations_at_intervals(1, new_allocator);
 }
 
-/// Runs random operations as `check_random_operations` does, but checks the properties only once in `interval` steps.
+/// Runs random operations as `check_random_operations` does, but checks the properties only every `interval` steps.
 fn check_random_operations_at_intervals<A: Allocator>(interval: usize, new_allocator: impl Fn() -> A) {
     let run = |steps: Vec<Step>| {
         let mut shadow = Shadow { allocator: new_allocator(), blocks: vec![], seed: 0 };
@@ -163,7 +163,7 @@ fn check_random_operations_at_intervals<A: Allocator>(interval: usize, new_alloc
     }
 }
 
-/// Runs the same random operations on two allocators, which must put blocks at equal offsets.
+/// Runs the same random operations on two allocators, which must put each block at the same offset.
 fn agree<A: Allocator, B: Allocator>(new_allocator: impl Fn() -> (A, B)) {
     let run = |steps: Vec<Step>| {
         let (mut a, mut b) = new_allocator();
@@ -274,8 +274,7 @@ fn system_allocator_keeps_the_allocator_properties() {
     check_random_operations(super::System::default);
 }
 
-/// The number of steps is small, because checking a subsystem requires a walk over a hundred caches with all their
-/// slabs.
+/// The number of steps is small, because each check of a subsystem walks over a hundred caches with all their slabs.
 const SLAB_STEPS: usize = 12;
 
 #[test]

@@ -1,5 +1,5 @@
 //! The registry of the lab's allocators by name. The registry creates an allocator with a given memory size, and passes
-//! the allocator to a [`AllocatorVisitor`].
+//! it to an [`AllocatorVisitor`].
 
 use super::heap::{Fit, Order};
 use super::tlsf::Search;
@@ -13,17 +13,17 @@ use core::alloc::Layout;
 pub enum Name {
     /// A linear allocator, which allocates by moving an offset forward.
     Linear,
-    /// A linear allocator that can be rewound to markers.
+    /// A linear allocator that can be rewound to a marker.
     Stack,
     /// A pool whose slots have the size of the largest request.
     Pool,
-    /// A pool for each size class.
+    /// One pool for each size class.
     Segregated,
     /// A list of free blocks in address order; the first block that is large enough serves a request.
     FirstFit,
     /// A list of free blocks; the smallest block that is large enough serves a request.
     BestFit,
-    /// A list of free blocks; each search begins where the last search ended.
+    /// A list of free blocks; each search begins at the end of the last search.
     NextFit,
     /// A buddy allocator: blocks whose sizes are powers of two, halved and merged.
     Buddy,
@@ -69,8 +69,8 @@ pub trait AllocatorVisitor {
     fn with<A: Allocator>(&mut self, allocator: &mut A) -> anyhow::Result<Self::Outcome>;
 }
 
-/// Creates an allocator with `bytes` bytes and runs the trial with it; `largest` is the largest request that the trial
-/// will make.
+/// Creates an allocator with `bytes` bytes, and passes it to the trial; `largest` is the size of the trial's largest
+/// request.
 ///
 /// # Errors
 /// Fails if the allocator cannot be created with this memory size and largest request

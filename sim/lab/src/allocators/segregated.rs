@@ -6,17 +6,17 @@
 //! ```
 //!
 //! - **Allocate**: find the class by the size, then take the head of its list. If the list is empty, the allocator cuts
-//!   a page into slots of the class. The cost is O(1), plus a step for each slot of a page that is cut. **Free**: O(1),
-//!   because the page determines the class.
-//! - **Waste**: the unused part of each slot (at most a fifth of a slot above 64 bytes), the end of each page that is
-//!   too short for a slot, and free slots of classes that the program no longer requests. A page keeps its class until
-//!   [`trim`](Allocator::trim) finds the page completely free.
+//!   a page into slots of the class. The cost is O(1); cutting a page into slots adds a step for each slot. **Free**:
+//!   O(1), because the page determines the class.
+//! - **Waste**: the unused part of each slot (at most a fifth of a slot above 64 bytes), the unused end of each page,
+//!   and free slots of classes that are no longer requested. A page keeps its class until [`trim`](Allocator::trim)
+//!   runs while all slots of the page are free.
 //!
 //! There are four classes per doubling of the size, from 16 to 4096 bytes; larger requests are refused.
 //!
 //! Sources: Wilson and others, "Dynamic Storage Allocation" (1995), for the name; Alexandrescu, Modern C++ Design,
-//! chapter 4 (2001). Shipping examples are Loki's small-object allocator, Boost.Pool, and the small bins of Unreal. If
-//! each page had a separate free list, the allocator would find free pages without a search, and would be a slab
+//! chapter 4 (2001). Shipping examples are Loki's small-object allocator, Boost.Pool, and the small bins of Unreal.
+//! With a separate free list for each page, the allocator would find free pages without a search, and would be a slab
 //! allocator.
 
 use super::allocator::{Allocator, Holes, Work};
@@ -41,7 +41,7 @@ pub const SIZES: [usize; 28] = {
 #[derive(Debug)]
 pub struct Segregated {
     memory: Memory,
-    /// The class to which each page belongs.
+    /// For each page, the class to which it belongs.
     pages: Vec<Option<u8>>,
     /// The numbers of the pages that belong to no class.
     free_pages: Vec<u32>,
@@ -156,7 +156,7 @@ impl Allocator for Segregated {
             + size_of_val(self.free_pages.as_slice())
             + size_of_val(&self.heads)
     }
-    /// Removes pages without used slots from their classes. The cost is a walk over the lists of all classes.
+    /// Removes pages without used slots from their classes. The cost is one inspection of every free slot.
     fn trim(&mut self) {
         let free = self.free_slots();
         let is_page_free = |page: usize, class: usize| free[page] == PAGE / SIZES[class];

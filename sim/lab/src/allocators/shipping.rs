@@ -2,13 +2,13 @@
 //! subsystem.
 //!
 //! The subsystem runs on one simulated CPU, so its counts depend only on the operations. The metadata is outside the
-//! managed memory, so bookkeeping touches no bytes of the managed memory.
+//! managed memory, so bookkeeping accesses no managed bytes.
 //!
-//! The lab counts each operation that the CPU's own magazine cannot serve as a step: a visit to a depot, a fill of a
-//! magazine from slabs, or a flush to slabs. The subsystem counts steps only for all operations together, so the number
-//! of steps of the longest operation is unknown. The counts of splits and merges come from the page allocator. The free
-//! pieces are the page allocator's free blocks, and the free objects in slabs and magazines. [`trim`](Allocator::trim)
-//! returns the pages of free objects to the page allocator.
+//! The lab counts as a step each operation that the CPU's own magazine cannot serve: a visit to a depot, a fill from
+//! slabs, or a flush to slabs. The subsystem counts steps only in total, so the steps of the longest operation are
+//! unknown. The counts of splits and merges come from the page allocator. The free pieces are the page allocator's free
+//! blocks, and the free objects in slabs and magazines. [`trim`](Allocator::trim) returns the pages of free objects to
+//! the page allocator.
 
 use super::allocator::{Allocator, Holes, Work};
 use core::alloc::Layout;
@@ -27,10 +27,10 @@ pub struct Shipping {
 /// The reason why the subsystem cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ShippingError {
-    /// Memory for pages is exhausted.
+    /// Memory for the subsystem's pages is exhausted.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Memory for magazines is exhausted.
+    /// Memory for the subsystem's magazines is exhausted.
     #[error(transparent)]
     Cache(#[from] CacheError),
 }
@@ -59,7 +59,7 @@ impl Shipping {
     /// Creates an object cache in the subsystem.
     ///
     /// # Errors
-    /// Fails if the object is too large for a slab, or memory is exhausted.
+    /// Fails if the object is too large for a slab, or if memory is exhausted.
     pub fn make_cache(&self, object: Layout) -> Result<KmemCache, CacheError> {
         KmemCache::builder("lab", object.size()).align(object.align()).build_in(&self.subsystem)
     }
@@ -85,7 +85,7 @@ pub struct ObjectSlab<'s> {
     work: Work,
 }
 
-/// An allocation of a [`Slab`] or an [`ObjectSlab`].
+/// An allocated object of a [`Slab`] or an [`ObjectSlab`].
 #[derive(Debug)]
 pub struct SlabBlock<'s> {
     block: Block<'s>,

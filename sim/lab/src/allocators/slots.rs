@@ -17,14 +17,14 @@ pub(super) struct Slots {
     opened_slots: usize,
 }
 
-/// The result of a walk over all slots that have been opened.
+/// The result of inspecting all slots that were ever used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Walk {
     /// The number of inspected slots.
     pub checked: usize,
     /// The number of slots in use.
     pub active: usize,
-    /// The number of slots up to the highest slot in use; every walk must inspect these slots.
+    /// The number of slots up to the highest slot in use; a loop over the objects must inspect all of them.
     pub span: usize,
 }
 
@@ -34,7 +34,7 @@ impl Slots {
     ///
     /// # Errors
     /// Fails if a slot has no bytes, fewer than `min_size`, or an alignment above [`Memory::ALIGN`]. Also fails if the
-    /// arena is not empty or has no room for a slot.
+    /// arena is already in use or too small for a slot.
     pub(super) fn new(
         arena: Linear,
         slot: Layout,
@@ -128,7 +128,7 @@ impl Slots {
     pub(super) fn range(&self, piece: &MemoryPiece) -> Range<usize> {
         piece.at()..piece.at() + self.size
     }
-    /// Returns `free` free slots as free pieces; some of these slots may not be opened yet.
+    /// Returns `free` free slots as free pieces; some of them may never have been used.
     pub(super) fn holes(&self, free: usize) -> Holes {
         let mut holes = Holes::default();
         holes.add_pieces(free, self.size);
@@ -146,7 +146,7 @@ impl Slots {
         self.memory_mut().touch(1);
         self.memory_mut().slice_mut(offset..offset + 1).fill(u8::from(active));
     }
-    /// Inspects the flag of every opened slot, as a loop over the pool's objects does.
+    /// Inspects the flag of every slot that was ever used, as a loop over the pool's objects does.
     pub(super) fn walk(&self) -> Walk {
         let mut walk = Walk { checked: self.opened_slots, ..Walk::default() };
         for slot in (0..self.opened_slots).filter(|slot| self.is_active(*slot)) {

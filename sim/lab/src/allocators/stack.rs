@@ -14,15 +14,15 @@
 //!
 //! As an [`Allocator`], a stack can also free a single block. The topmost block is freed immediately; any other block
 //! is freed when all blocks above it are freed. The stack therefore records the start of each block outside the memory;
-//! these records also reveal stale markers. The library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers
+//! the records also reveal stale markers. The library's [`StackAlloc`](uslab::pool::StackAlloc) records only markers
 //! and paddings, inside the memory; its paddings have 8 bytes or more.
 //!
-//! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for destructors that a pop runs; Frykholm, "Custom Memory
+//! Sources: Fredriksson, "Scope Stack Allocation" (DICE), for running destructors in a pop; Frykholm, "Custom Memory
 //! Allocation in C++" (2010). Shipping stack allocators are Unreal's `FMemMark` on `FMemStack`, Frostbite's scope
 //! stack, and every call stack.
 
 use super::allocator::{Allocator, Holes, ReuseCondition, Work};
-use super::linear::{FREED, StaleMark};
+use super::linear::{FREED_BYTE, StaleMark};
 use super::memory::{ConfigError, Memory, MemoryPiece};
 use core::alloc::Layout;
 use core::fmt;
@@ -68,8 +68,8 @@ impl fmt::Debug for Frame {
 pub struct Marker {
     head: usize,
     frames: usize,
-    /// The number of the block that is directly below the marker. While this block exists, the marker is valid, because
-    /// the head cannot have been below the marker.
+    /// The number of the block directly below the marker. The marker is valid while the block below it exists, because
+    /// the head then cannot have been below the marker.
     block_below: Option<u64>,
 }
 
@@ -80,12 +80,12 @@ impl Marker {
     }
 }
 
-/// A block that [`Stack`] allocated, and that `free` needs to find the previous block.
+/// A block of a [`Stack`], with the data that `free` needs to find the previous block.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StackBlock {
     piece: MemoryPiece,
-    /// The block's index in the stack, and the block's number. If another block has taken the index, the numbers
-    /// differ.
+    /// The block's index in the stack, and the block's number. If another block has taken this index in the stack, the
+    /// numbers differ.
     frame: usize,
     birth: u64,
 }
@@ -110,11 +110,11 @@ impl Stack {
         Marker { head: self.head, frames: self.frames.len(), block_below: birth_below }
     }
 
-    /// Frees everything that was allocated after `marker`, newest first. Destructors run, and the freed bytes become
-    /// [`FREED`]. If a destructor panics, the remaining blocks are freed nevertheless.
+    /// Frees everything that was allocated after `marker`, newest block first. A pop runs destructors, and overwrites
+    /// the freed bytes with [`FREED_BYTE`]. If a destructor panics, the remaining blocks are freed nevertheless.
     ///
     /// # Errors
-    /// Fails if the marker is stale, because the block below the marker was popped.
+    /// Fails if the marker is stale, which means that the block below it was popped.
     pub fn pop(&mut self, marker: Marker) -> Result<(), StaleMark> {
         if self.is_stale(marker) {
             return Err(StaleMark { mark: marker.head, head: self.head });
@@ -129,7 +129,7 @@ impl Stack {
         frame_below.map(|frame| frame.birth) != marker.block_below
     }
 
-    /// Pops blocks while `has_more` returns `true`, even if a destructor panics.
+    /// Pops blocks while `has_more` returns `true`, and continues if a destructor panics.
     fn pop_while(&mut self, has_more: impl Fn(&Self) -> bool) {
         struct RemainingStack<'s, F: Fn(&Stack) -> bool>(&'s mut Stack, F);
         impl<F: Fn(&Stack) -> bool> RemainingStack<'_, F> {
@@ -164,7 +164,7 @@ impl Stack {
     }
 
     fn retreat(&mut self, head: usize) {
-        self.memory.slice_mut(head..self.head).fill(FREED);
+        self.memory.slice_mut(head..self.head).fill(FREED_BYTE);
         self.head = head;
     }
 
@@ -224,7 +224,7 @@ impl Stack {
     }
 }
 
-/// A scope of a [`Stack`]; callers use the stack through this value until the scope ends.
+/// A scope of a [`Stack`]; until the scope ends, callers use the stack through this value.
 #[derive(Debug)]
 pub struct StackScope<'s> {
     stack: &'s mut Stack,
@@ -337,14 +337,14 @@ mod tests {
         let upper_marker = stack.mark();
         stack.pop(marker).unwrap();
         assert_eq!((stack.used(), stack.holes().largest), (64, 192));
-        assert_eq!((stack.bytes(&mut before)[31], stack.bytes(&mut new_blocks[0])[0]), (1, FREED));
+        assert_eq!((stack.bytes(&mut before)[31], stack.bytes(&mut new_blocks[0])[0]), (1, FREED_BYTE));
         assert_eq!(stack.pop(upper_marker), Err(StaleMark { mark: 128, head: 64 }));
         stack.pop(marker).unwrap();
         assert_eq!(stack.used(), 64, "a second reset frees no block");
     }
 
-    /// Regression test: a pop compared only the marker's position, accepted a marker in the middle of a block, and
-    /// moved the head up.
+    /// Regression test: a pop compared only positions, so it accepted a marker in the middle of a block and moved the
+    /// head up.
     #[test]
     fn stale_marker_is_refused_after_the_stack_grows() {
         let mut stack = Stack::new(256).unwrap();

@@ -13,8 +13,8 @@ pub struct System {
     work: Work,
 }
 
-/// A block of the program's own allocator. The first access fills the block's bytes with zeros; before this access, the
-/// bytes are not touched.
+/// A block of the program's own allocator. The first access fills the block's bytes with zeros; before, the bytes are
+/// untouched.
 #[derive(Debug)]
 pub struct SystemBlock {
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The depot: the magazines that belong to no CPU; all CPUs use the depot, under one lock.
+//! The depot holds the magazines that belong to no CPU; all CPUs use it under one lock.
 
 use super::magazine::{CpuCache, Magazine};
 use super::{Round, Sizes};
@@ -11,13 +11,13 @@ pub(super) enum Fill {
     Empty,
 }
 
-/// A stack of magazines of one fill, with the data of their working set (section 3.7). The list records its smallest
-/// length in an interval, which is the number of magazines that no CPU needed.
+/// A stack of magazines that all have the same fill, with the data of their working set (section 3.7). The list records
+/// its smallest length in an interval, because no CPU needed that number of magazines.
 #[derive(Debug)]
 pub(super) struct List<T> {
     pub(super) magazines: Vec<Magazine<T>>,
-    /// The smallest number of magazines since the interval began. This number is never larger than the present number
-    /// of magazines.
+    /// The smallest number of magazines since the interval began. The smallest number is never larger than the present
+    /// number of magazines.
     pub(super) min_length: usize,
     /// The smallest number of magazines in the previous interval.
     pub(super) previous_min_length: usize,
@@ -39,8 +39,7 @@ impl<T> List<T> {
         self.previous_min_length = self.min_length;
         self.min_length = self.magazines.len();
     }
-    /// Takes the magazines at the bottom of the stack, which no CPU has needed in the previous interval or in this
-    /// interval so far.
+    /// Takes the magazines at the bottom of the stack that no CPU has needed since the previous interval began.
     pub(super) fn reap(&mut self) -> Vec<Magazine<T>> {
         let surplus = self.min_length.min(self.previous_min_length);
         self.min_length -= surplus;
@@ -49,7 +48,7 @@ impl<T> List<T> {
     }
 }
 
-/// The state of the depot, which its lock protects.
+/// The state of the depot, which the depot's lock protects.
 #[derive(Debug)]
 pub(super) struct Stock<T> {
     pub(super) full: List<T>,
@@ -59,7 +58,8 @@ pub(super) struct Stock<T> {
     pub(super) size: usize,
     /// The number of magazines that CPUs have exchanged at the depot.
     pub(super) exchanges: u64,
-    /// The number of visits that found the lock taken: in total, and before the current interval.
+    /// The number of visits that found the lock taken; `contended_before` counts only the visits before the current
+    /// interval.
     pub(super) contended: u64,
     pub(super) contended_before: u64,
 }
@@ -79,9 +79,8 @@ impl<T> Stock<T> {
         // An empty magazine of an old size is dropped, and so is the placeholder for a missing magazine.
     }
 
-    /// Section 3.4: if an interval has more contention than `sizes` permits, magazines become larger, up to a bound.
-    /// Magazines of the old size stay in use until they return empty. Returns the magazines of the old size that are
-    /// empty now.
+    /// Section 3.4: if an interval has more contention than `sizes` permits, magazines grow, up to a bound. Magazines
+    /// of the old size stay in use until they return to the depot empty. Returns the empty magazines of the old size.
     pub(super) fn resize(&mut self, sizes: &Sizes) -> Vec<Magazine<T>> {
         let contended = self.contended - self.contended_before;
         self.contended_before = self.contended;
@@ -104,7 +103,7 @@ impl<T: Round> Depot<T> {
         Self(Mutex::ranked(Rank::Depot, stock))
     }
 
-    /// Section 3.4: a thread that finds the lock taken waits, and then counts the wait.
+    /// Section 3.4: a thread that finds the lock taken waits for it, and then counts the wait.
     pub(super) fn lock(&self) -> MutexGuard<'_, Stock<T>> {
         self.0.try_lock().unwrap_or_else(|| {
             let mut stock = self.0.lock();
@@ -113,9 +112,9 @@ impl<T: Round> Depot<T> {
         })
     }
 
-    /// Runs the third step of Figure 3.1b: moves the previous magazine to the depot, makes the loaded magazine the
-    /// previous one, and loads a magazine with the fill `fill`. If the depot has no such magazine, nothing moves, and
-    /// the error is the size that a new magazine should have.
+    /// Runs the third step of Figure 3.1b: the previous magazine moves to the depot, the loaded one becomes the
+    /// previous one, and a magazine with the fill `fill` is loaded. If the depot has no magazine with this fill,
+    /// nothing moves, and the error is the size that a new magazine should have.
     pub(super) fn exchange(&self, fill: Fill, cpu: &mut CpuCache<T>) -> Result<(), usize> {
         let mut stock = self.lock();
         let list = match fill {

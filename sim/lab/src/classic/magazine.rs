@@ -1,6 +1,6 @@
 //! A magazine, and the two magazines of a CPU.
 
-/// A stack of rounds (section 3.1). A push allocates nothing, because the vector has room for `size` rounds from the
+/// A stack of rounds (section 3.1). A push allocates no memory, because the vector has room for `size` rounds from the
 /// start.
 #[derive(Debug)]
 pub(super) struct Magazine<T> {
@@ -9,8 +9,8 @@ pub(super) struct Magazine<T> {
 }
 
 impl<T> Default for Magazine<T> {
-    /// Returns the placeholder for a missing magazine. A placeholder has room for no round, so it counts as full and as
-    /// empty, and serves no request.
+    /// Returns the placeholder for a missing magazine. A placeholder has room for no round, so it counts as both full
+    /// and empty, and serves no request.
     fn default() -> Self {
         Self { rounds: Vec::new(), size: 0 }
     }
@@ -44,7 +44,7 @@ impl<T> Magazine<T> {
 pub(super) struct CpuCache<T> {
     pub(super) loaded: Magazine<T>,
     pub(super) previous: Magazine<T>,
-    /// The number of allocations, and of frees, that the two magazines have served.
+    /// The number of allocations that the two magazines have served, and the number of frees.
     pub(super) allocs: u64,
     pub(super) frees: u64,
 }

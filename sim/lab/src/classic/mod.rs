@@ -6,8 +6,8 @@
 //!
 //! **Idea.** A *magazine* is a stack of M free objects (*rounds*). Each CPU has a *loaded* magazine: an allocation pops
 //! a round, a free pushes a round, and neither touches memory that other CPUs use. At a *depot* that all CPUs share, a
-//! CPU exchanges its empty magazine for a full one, or a full one for an empty one. A CPU thus visits the depot once in
-//! M operations.
+//! CPU exchanges its empty magazine for a full one, or a full one for an empty one. A CPU therefore visits the depot
+//! once in M operations.
 //!
 //! **Why two magazines.** With one magazine per CPU, a loop of two allocations and two frees may visit the depot in
 //! every pass, however large M is (Figure 3.1a). A CPU therefore also keeps the *previous* magazine. After an exchange,
@@ -82,7 +82,7 @@ use uslab_magazine::sync::{Counter, Mutex, MutexGuard, Rank, abandoned, assert_u
 pub trait Round: Send + core::fmt::Debug {}
 impl<T: Send + core::fmt::Debug> Round for T {}
 
-/// The layer below the magazines, which provides rounds and takes them back. Any number of threads call the layer
+/// The layer below the magazines, which provides rounds and takes them back. Any number of threads call the slab layer
 /// concurrently, without holding locks of the cache; the layer must not panic.
 pub trait Slab<T> {
     /// Allocates a constructed object (section 3.2); returns `None` if memory is exhausted.
@@ -105,7 +105,7 @@ pub struct Sizes {
     pub first: usize,
     /// The largest size of a magazine, which is at least `first`. Magazines never become larger, even if CPUs contend.
     pub largest: usize,
-    /// The number of visits to the depot that may wait in one interval; if more visits wait, magazines become larger.
+    /// The number of depot visits that may wait in one interval; if more visits wait, magazines become larger.
     pub contention: u64,
 }
 
@@ -157,19 +157,18 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         &self.slab
     }
 
-    /// Locks and returns the magazines of the CPU on which this thread runs. The thread may be moved to another CPU at
-    /// any time, so the CPU number is only a hint; the lock protects the magazines (section 3.5). A kernel could
-    /// disable interrupts and avoid the lock, but then a [`drain`](Self::drain) would have to run on each CPU, one
-    /// after the other.
+    /// Locks and returns the magazines of the CPU on which this thread runs. The thread may move to another CPU at any
+    /// time, so the CPU number is only a hint; the lock protects the magazines (section 3.5). A kernel could disable
+    /// interrupts instead of locking, but then a [`drain`](Self::drain) would have to run on each CPU in turn.
     fn this_cpu(&self) -> MutexGuard<'_, CpuCache<T>> {
         let number = self.cpus.current() as usize;
         self.per_cpu[number % self.per_cpu.len()].0.lock()
     }
 
     /// Allocates a round (Figure 3.1b, left), or returns `None` if the slab layer has no object. Each call takes the
-    /// lock of the CPU on which the thread runs. At most one call in M also takes the depot's lock, if the depot has a
-    /// full magazine. If the depot has no full magazine, each miss takes the depot's lock and allocates from the slab
-    /// layer.
+    /// lock of the CPU on which the thread runs. At most one call in M also takes the depot's lock, as long as the
+    /// depot has full magazines. Without full magazines in the depot, each miss takes the depot's lock and allocates
+    /// from the slab layer.
     pub fn alloc(&self) -> Option<T> {
         let mut cpu = self.this_cpu();
         loop {
@@ -198,7 +197,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         Some(round)
     }
 
-    /// Frees a round on the CPU that runs this thread (Figure 3.1b, right). The cost equals the cost of
+    /// Frees a round on the CPU that runs this thread (Figure 3.1b, right). A free has the same cost as
     /// [`alloc`](Self::alloc).
     pub fn free(&self, mut round: T) {
         let mut cpu = self.this_cpu();
@@ -249,8 +248,8 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         drop((stock, old));
     }
 
-    /// Returns the depot's magazines outside the working set to the slab layer (section 3.7); meant for times of low
-    /// memory. Returns the number of these magazines, both full and empty.
+    /// Returns the depot's magazines outside the working set to the slab layer (section 3.7); call it when memory is
+    /// low. Returns the number of magazines that it returned, both full and empty.
     pub fn reap(&self) -> usize {
         let mut stock = self.depot.lock();
         let surplus = [stock.full.reap(), stock.empty.reap()];
@@ -262,7 +261,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
     }
 
     /// Returns everything in the cache to the slab layer: first the magazines of each CPU, then the depot's magazines.
-    /// If a CPU is in use concurrently, its magazines fill again.
+    /// If a CPU is in use during the drain, its magazines fill again.
     pub fn drain(&self) {
         for cpu in &self.per_cpu {
             let mut cpu = cpu.0.lock();
@@ -289,7 +288,7 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
 
 impl<T: Round, S: Slab<T>> Drop for Cache<T, S> {
     /// Returns all rounds and magazines of the cache to the slab layer. If the execution of a loom or shuttle model has
-    /// failed, the drop changes nothing.
+    /// failed, dropping the cache does nothing.
     fn drop(&mut self) {
         if !abandoned() {
             self.drain();

@@ -14,14 +14,14 @@ impl<T: Round, S: Slab<T>> Cache<T, S> {
         self.depot.lock().exchanges
     }
 
-    /// Counts a visit to the depot that had to wait. Simulators of CPUs call this function, because their waits never
-    /// reach a real lock.
+    /// Counts a visit to the depot that had to wait. Simulators of CPUs call this function, because simulated waits
+    /// never reach a real lock.
     pub fn count_contention(&self) {
         self.depot.lock().contended += 1;
     }
 
-    /// Calls `show` for each magazine, with its CPU (`None` for the depot), its role, its capacity, and its rounds. A
-    /// missing magazine has a capacity of 0. The cost is the same as for [`stats`](Self::stats).
+    /// Calls `show` for each magazine with four values: its CPU (`None` for the depot), its role, its capacity, and its
+    /// rounds. A missing magazine has a capacity of 0. The cost equals the cost of [`stats`](Self::stats).
     pub fn each_magazine(&self, mut show: impl FnMut(Option<u32>, &'static str, usize, &[T])) {
         for (PerCpu(cpu), number) in self.per_cpu.iter().zip(0..) {
             let cpu = cpu.lock();

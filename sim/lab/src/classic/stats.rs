@@ -3,8 +3,8 @@
 use super::magazine::Magazine;
 use super::{Cache, PerCpu, Round, Slab};
 
-/// The counts since the creation of the cache, and the number of rounds in each magazine. The counts are exact if no
-/// other thread uses the cache concurrently, because the CPUs are read one after the other.
+/// The counts since the creation of the cache, and the number of rounds in each magazine. The counts are exact only if
+/// no other thread uses the cache, because the CPUs are read one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// The number of allocations that CPUs' magazines served.
@@ -47,8 +47,8 @@ impl<T> From<&Magazine<T>> for MagazineStats {
 }
 
 impl<T: Round, S: Slab<T>> Cache<T, S> {
-    /// Returns all counts of the cache. The cost is one lock of each CPU, one after the other, and then the lock of the
-    /// depot.
+    /// Returns all counts of the cache. The cost is taking each CPU's lock, one after the other, and then the depot's
+    /// lock.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats::default();
         // A thread that exchanges a magazine holds its CPU's lock and requests the depot's lock. If `stats` took the

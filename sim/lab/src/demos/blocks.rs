@@ -1,8 +1,8 @@
-//! The demo of an allocator whose blocks have names.
+//! The demo of an allocator whose blocks the user can name.
 
 use super::command::Command;
-use super::demo::{Demo, capital, free};
-use super::driven::{Drive, DrivenAllocator, Places};
+use super::demo::{Demo, capitalized, free};
+use super::driven::{AllocatorWithBlocks, DrivenAllocator, Places};
 use super::kinds::DemoAllocator;
 use super::scene::{Is, Part, Scene};
 use super::steps::Operation;
@@ -14,9 +14,9 @@ use core::alloc::Layout;
 #[derive(Debug)]
 pub(super) struct Blocks {
     allocator: Box<dyn DrivenAllocator>,
-    /// The live blocks by number, each with its requested bytes, in the order of their allocation.
+    /// The live blocks, oldest first; each has its number and its requested bytes.
     live: Vec<(usize, usize)>,
-    /// For each marker, the number of blocks that were allocated before the marker.
+    /// For each marker, the number of blocks that are older than the marker.
     markers: Vec<usize>,
     births: usize,
     /// The steps of the last command.
@@ -25,12 +25,12 @@ pub(super) struct Blocks {
 
 impl Blocks {
     pub(super) fn new<A: DemoAllocator<Block: 'static, Marker: 'static> + 'static>(allocator: A) -> Self {
-        let allocator = Box::new(Drive::new(allocator));
+        let allocator = Box::new(AllocatorWithBlocks::new(allocator));
         Self { allocator, live: vec![], markers: vec![], births: 0, steps: vec![] }
     }
 
-    /// Records two moves of the head, which was at `from`: past any padding to the start of `block`, and then to its
-    /// present position.
+    /// Records two moves of the head from its position `from`: past any padding to the start of `block`, and then to
+    /// its present position.
     fn record_head_moves(&mut self, from: Option<usize>, block: Option<usize>) {
         let Some((from, to)) = from.zip(self.allocator.head()) else { return };
         let begin = block.unwrap_or(from);
@@ -92,7 +92,8 @@ impl Blocks {
         })
     }
 
-    /// Forgets the first block whose number satisfies `freed`, and all later blocks; returns how many blocks it forgot.
+    /// Forgets the first block whose number satisfies `freed`, and all later blocks; returns the number of forgotten
+    /// blocks.
     fn forget(&mut self, freed: impl Fn(usize) -> bool) -> usize {
         let (before, blocks) = (self.live.len(), self.live.partition_point(|(birth, _)| !freed(*birth)));
         self.live.truncate(blocks);
@@ -153,7 +154,7 @@ impl Demo for Blocks {
                             self.record_head_moves(from, None);
                             Ok(format!("The head is back at byte {head}: {freed_blocks} blocks are freed."))
                         }
-                        Err(stale) => Err(format!("{}.", capital(&stale.to_string()))),
+                        Err(stale) => Err(format!("{}.", capitalized(&stale.to_string()))),
                     },
                     None => Err(format!("Unknown marker {marker}; `mark` creates one.")),
                 }
@@ -212,8 +213,8 @@ pub(super) fn join_names(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Returns a sentence about the work that was done between two counts. `examined` names the kind of location that a
-/// search examines.
+/// Returns a sentence about the work between two snapshots of the counts. `examined` names the kind of location that a
+/// search inspects.
 fn describe_work(before: Work, after: Work, examined: Places) -> String {
     let count = |verb: &str, n: u64, (singular, plural): (&str, &str)| {
         (n > 0).then(|| format!("{verb} {n} {}", if n == 1 { singular } else { plural }))

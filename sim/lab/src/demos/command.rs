@@ -34,10 +34,9 @@ pub enum Command {
     Reset,
     /// Returns chunks without a block in use to the system.
     Purge,
-    /// Restarts the demo's program, with blocks in use.
+    /// Restarts the program of the demo, with blocks in use.
     Fill {
-        /// A parameter of the demo's program: the sizes of blocks, the bytes in use, or the spacing of long-lived
-        /// blocks.
+        /// A parameter of the demo's program: block sizes, bytes in use, or the spacing of long-lived blocks.
         what: String,
     },
     /// Runs one round of the demo's program.

@@ -9,7 +9,7 @@ pub trait Demo {
     /// Runs a command, and returns a sentence about the command's effect.
     ///
     /// # Errors
-    /// Fails with the reason for a refusal, in words; a refused command changes nothing.
+    /// Fails with a sentence that gives the reason for a refusal; a refused command changes nothing.
     fn run(&mut self, command: &Command) -> Result<String, String>;
     /// Returns the current state of the memory without a sentence about a command.
     fn scene(&self) -> Scene;
@@ -31,7 +31,7 @@ pub(super) fn free(holes: Holes) -> String {
     }
 }
 
-pub(super) fn capital(text: &str) -> String {
+pub(super) fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }

@@ -1,5 +1,5 @@
-//! An interface for an allocator with its blocks in use and its markers; demos of blocks share their code through it,
-//! which keeps web pages small.
+//! The interface of an allocator with its blocks in use and its markers; all block demos share code through it, which
+//! keeps web pages small.
 
 use super::kinds::DemoAllocator;
 use super::scene::Part;
@@ -11,11 +11,11 @@ use core::alloc::Layout;
 use core::fmt::Debug;
 use core::ops::Range;
 
-/// The kind of location that a search examines, as a singular and a plural; `None` if no search is made.
+/// The kind of location that a search inspects, as a singular and a plural; `None` if the allocator does not search.
 pub(super) type Places = Option<(&'static str, &'static str)>;
 
-/// An allocator, whose blocks in use and markers have numbers in the order of their creation. The methods without
-/// documentation are like the methods of [`DemoAllocator`].
+/// An allocator, whose blocks in use and markers have numbers in the order of their creation. A method without
+/// documentation has the same contract as the method of [`DemoAllocator`] with its name.
 pub(super) trait DrivenAllocator: Debug {
     /// Allocates a block, which becomes the last block, and returns the block's range.
     fn alloc(&mut self, layout: Layout) -> Option<Range<usize>>;
@@ -48,20 +48,20 @@ pub(super) trait DrivenAllocator: Debug {
 
 /// An allocator with its blocks and markers. The blocks are dropped before the allocator is dropped.
 #[derive(Debug)]
-pub(super) struct Drive<A: DemoAllocator> {
+pub(super) struct AllocatorWithBlocks<A: DemoAllocator> {
     blocks: Vec<A::Block>,
     markers: Vec<A::Marker>,
     allocator: A,
 }
 
-impl<A: DemoAllocator> Drive<A> {
+impl<A: DemoAllocator> AllocatorWithBlocks<A> {
     pub(super) fn new(mut allocator: A) -> Self {
         allocator.log();
         Self { blocks: vec![], markers: vec![], allocator }
     }
 }
 
-impl<A: DemoAllocator> DrivenAllocator for Drive<A> {
+impl<A: DemoAllocator> DrivenAllocator for AllocatorWithBlocks<A> {
     fn alloc(&mut self, layout: Layout) -> Option<Range<usize>> {
         let block = self.allocator.alloc(layout)?;
         let range = self.allocator.range(&block);

@@ -48,7 +48,7 @@ pub(crate) struct Equilibrium {
     heap: Headerless,
     rng: Pcg64,
     sizes: Sizes,
-    /// The blocks in use, each with the number of the turnover that allocated it.
+    /// The blocks in use, each with the number of the turnover in which it was allocated.
     blocks: Vec<(Range<usize>, usize)>,
     /// The end of the highest block that was ever in use in the heap.
     top: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Equilibrium {
     counts: Vec<Counts>,
 }
 
-/// The state of a heap between two turnovers.
+/// Counts of a heap between two turnovers.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     holes: usize,
@@ -73,8 +73,8 @@ pub(crate) struct SecondHalfResults {
 }
 
 impl Equilibrium {
-    /// Creates a heap with `blocks` blocks in use. The heap has room for twice the used memory, so that no request is
-    /// refused; otherwise, returns `None`.
+    /// Creates a heap with `blocks` blocks in use. The heap has twice the used memory, so that no request is refused;
+    /// if a request is refused nevertheless, returns `None`.
     pub(crate) fn new(
         blocks: usize,
         rng: Pcg64,
@@ -97,7 +97,7 @@ impl Equilibrium {
         self.blocks.push((block, self.counts.len()));
         Some(())
     }
-    /// Replaces `n` blocks, one after the other: frees a random block and allocates another.
+    /// Replaces `n` blocks, one after the other: frees a random block, and then allocates another.
     pub(crate) fn replace(&mut self, n: usize) -> Option<()> {
         for _ in 0..n {
             let freed = self.rng.random_range(0..self.blocks.len());
@@ -112,7 +112,7 @@ impl Equilibrium {
         self.counts.push(counts);
     }
 
-    /// Returns the number of holes. The free memory after the last block does not count as one of the rule's holes.
+    /// Returns the number of holes. The free memory after the last block is not a hole in the sense of the rule.
     fn holes(&self) -> usize {
         self.heap.holes().saturating_sub(1)
     }
@@ -134,7 +134,7 @@ impl Equilibrium {
     }
 }
 
-/// The number of blocks in the demo, and the number of turnovers that its heaps can show.
+/// The number of blocks in each of the demo's heaps, and the number of turnovers that the demo can show.
 const BLOCKS: usize = 100;
 const TURNOVERS: usize = 50;
 /// The seed that the experiment on the fifty-percent rule uses.
@@ -147,7 +147,7 @@ const HEAP_POLICIES: [(&str, Fit, usize); 4] = [
     ("best fit, rounded up to 16", Fit::Best, 16),
 ];
 
-/// The demo: four heaps that serve equal requests.
+/// The demo: four heaps that serve the same requests.
 #[derive(Debug, Default)]
 pub(super) struct FiftyPercent {
     heaps: Vec<Equilibrium>,

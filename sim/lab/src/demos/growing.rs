@@ -16,15 +16,15 @@ use uslab::pool::{ChunkedPool, PoolGuard, RawPool, ReservedPool, SafePool, SlotL
 const PAGE: usize = 4096;
 /// The largest number of pages that the demo's memory can have.
 const PAGES: usize = 4;
-/// The alignment of slots in bytes. The alignment is larger than the header of a chunk, so the first slot of a chunk is
-/// at this offset on every machine.
+/// The alignment of slots in bytes. The alignment is larger than a chunk's header, so the first slot of a chunk has the
+/// same offset on every machine.
 const ALIGN: usize = 256;
 /// The sizes of slots in bytes: three slots and a header fill a chunk, and four slots fill a step.
 const CHUNK_SLOT_BYTES: usize = 1280;
 const RESERVED_SLOT_BYTES: usize = 1024;
 
 /// A pool of the library that grows by one page if no slot is free.
-trait Grows: Debug {
+trait GrowablePool: Debug {
     /// Returns the size of a slot in bytes.
     fn slot(&self) -> usize;
     /// Returns the number of bytes in a page before its first slot.
@@ -33,19 +33,19 @@ trait Grows: Debug {
     }
     /// Allocates a slot.
     fn alloc(&'static self) -> Option<Box<dyn Guard>>;
-    /// Returns the free lists, each as two values: the addresses of the pages that the list serves, and the addresses
-    /// of its free slots.
+    /// Returns the free lists; each has two values: the addresses of the pages that it serves, and the addresses of its
+    /// free slots.
     fn lists(&self) -> Vec<(Range<usize>, Vec<usize>)>;
     /// Unmaps the pages without a block in use; returns `None` if the pool never unmaps pages.
     fn purge_pages(&self) -> Option<usize> {
         None
     }
-    /// Returns the shape of a pool; for each free list, `lists` contains the position of the first byte of its pages,
-    /// and its slots.
+    /// Returns the shape of a pool; each item of `lists` contains the first byte position of the list's pages, and the
+    /// list's slots.
     fn shape(&self, lists: Vec<(usize, Vec<usize>)>, mapped: usize) -> Shape;
     /// Returns the name of the slot at a position, and the name of the slot's free list.
     fn names(&self, position: usize) -> (String, String);
-    /// Returns a sentence about how the pool grew by the page `page`.
+    /// Returns a sentence that describes how the pool grew by the page `page`.
     fn growth(&self, page: usize) -> String;
 }
 
@@ -60,7 +60,7 @@ impl<P: RawPool> Guard for PoolGuard<'_, P> {
     }
 }
 
-impl Grows for SafePool<ChunkedPool> {
+impl GrowablePool for SafePool<ChunkedPool> {
     fn slot(&self) -> usize {
         CHUNK_SLOT_BYTES
     }
@@ -87,11 +87,11 @@ impl Grows for SafePool<ChunkedPool> {
         (format!("slot {slot} of chunk {chunk}"), format!("the list of chunk {chunk}"))
     }
     fn growth(&self, page: usize) -> String {
-        format!("No chunk has a free slot. Chunk {page} is mapped, and joins the chunks at the front.")
+        format!("No chunk has a free slot. Chunk {page} is mapped, and becomes the first chunk.")
     }
 }
 
-impl Grows for SafePool<ReservedPool> {
+impl GrowablePool for SafePool<ReservedPool> {
     fn slot(&self) -> usize {
         RESERVED_SLOT_BYTES
     }
@@ -125,10 +125,10 @@ impl Grows for SafePool<ReservedPool> {
 
 /// A growing pool, whose pages have positions in the memory of the demo.
 #[derive(Debug)]
-pub(super) struct Growing {
-    /// The demo leaks the pool, because the blocks borrow from it. A leaked chunked pool has no chunk left, but a
+pub(super) struct GrowingPool {
+    /// The demo leaks the pool, because blocks borrow from the pool. A leaked chunked pool has no chunk left, but a
     /// leaked reserved pool keeps its reserved range.
-    pool: &'static dyn Grows,
+    pool: &'static dyn GrowablePool,
     /// The addresses of the pages, by their position; `None` if no page is mapped at a position.
     pages: [Option<usize>; PAGES],
     /// The page that the last allocation mapped.
@@ -144,7 +144,7 @@ pub(super) struct Slot {
     guard: Box<dyn Guard>,
 }
 
-impl Growing {
+impl GrowingPool {
     /// Creates the demo of a pool that grows by chunks.
     pub(super) fn chunked() -> Result<Self, ConfigError> {
         let pool = ChunkedPool::new(SlotLayout::new(CHUNK_SLOT_BYTES, ALIGN)?, PAGE)?;
@@ -156,7 +156,7 @@ impl Growing {
         let pool = ReservedPool::with_step(slots, PAGE * PAGES, PAGE)?;
         Ok(Self::of(Box::leak(Box::new(SafePool::new(pool)))))
     }
-    fn of(pool: &'static dyn Grows) -> Self {
+    fn of(pool: &'static dyn GrowablePool) -> Self {
         Self { pool, pages: [None; PAGES], added: None, moved: false }
     }
     /// Returns the position of the memory at an address; `None` if the address is in no mapped page.
@@ -197,13 +197,13 @@ impl Growing {
     }
 }
 
-impl Drop for Growing {
+impl Drop for GrowingPool {
     fn drop(&mut self) {
         self.pool.purge_pages();
     }
 }
 
-impl Allocator for Growing {
+impl Allocator for GrowingPool {
     type Block = Slot;
     const NAME: &'static str = "growing pool";
 
@@ -248,7 +248,7 @@ impl Allocator for Growing {
     }
 }
 
-impl DemoAllocator for Growing {
+impl DemoAllocator for GrowingPool {
     type Marker = ();
 
     fn one_size(&self) -> Option<usize> {

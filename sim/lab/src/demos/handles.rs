@@ -2,19 +2,19 @@
 
 use super::blocks::{join_names, name};
 use super::command::Command;
-use super::demo::{Demo, capital};
+use super::demo::{Demo, capitalized};
 use super::scene::{Is, Part, Scene};
 use super::structure::{Named, On, Shape, Slot, Step, Structure};
 use uslab::handle::{Handle, HandleTable, WrapPolicy};
 
-/// The number of bits in a generation. Generation 0 is not used, so two bits give three generations, and a demo soon
-/// shows a slot that has no generation left.
+/// The number of bits in a generation. Generation 0 is not used, so two bits give three generations, and a slot runs
+/// out of generations soon.
 const BITS: u32 = 2;
 /// The number of bytes that one slot occupies in the picture.
 const SLOT: usize = 16;
 const SLOTS: usize = 8;
 
-/// A handle table, and every handle that it returned, by name.
+/// A handle table, and every handle that it returned, each with its name.
 #[derive(Debug)]
 pub(super) struct Handles {
     table: HandleTable<String, u32, BITS>,
@@ -71,12 +71,13 @@ impl Demo for Handles {
                     return Err(format!("All {SLOTS} slots of the picture are in use or retired."));
                 }
                 let new = name(self.handles.len());
-                let handle = self.table.alloc(new.clone()).map_err(|error| capital(&error.to_string()))?;
+                let handle =
+                    self.table.alloc(new.clone()).map_err(|error| capitalized(&error.to_string()))?;
                 self.handles.push(handle);
                 let (slot, generation) = (handle.index(), handle.generation());
                 self.note(
                     &new,
-                    format!("Slot {slot} is free. The handle {new} gets its generation {generation}."),
+                    format!("Slot {slot} is free. The handle {new} gets the slot's generation {generation}."),
                 );
                 Ok(format!(
                     "The handle {new} is slot {}, generation {}: {}.",

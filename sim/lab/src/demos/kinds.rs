@@ -19,11 +19,11 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
 
     /// The number of metadata bytes before each block in use, and the number after it.
     const TAGS: (usize, usize) = (0, 0);
-    /// The kind of location that an allocation's search examines, as a singular and a plural; `None` if an allocation
-    /// does not search.
+    /// The kind of location that an allocation inspects during its search, as a singular and a plural; `None` if an
+    /// allocation does not search.
     const EXAMINED_BY_ALLOC: Option<(&'static str, &'static str)> = None;
-    /// The kind of location that a free's search examines, as a singular and a plural; `None` if a free does not
-    /// search.
+    /// The kind of location that a free inspects during its search, as a singular and a plural; `None` if a free does
+    /// not search.
     const EXAMINED_BY_FREE: Option<(&'static str, &'static str)> = None;
 
     /// Returns the size that a block has if the user requests no size.
@@ -36,8 +36,8 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     }
     /// Describes the kinds of bytes in a range that contains no block in use.
     fn free_parts(&self, range: Range<usize>, parts: &mut Vec<Part>);
-    /// Returns the data structure that manages free memory; `None` for an allocator with a head, because the demo shows
-    /// the head instead.
+    /// Returns the data structure that manages free memory; `None` for an allocator with a head, whose position the
+    /// demo shows instead.
     fn shape(&self) -> Option<Shape> {
         None
     }
@@ -69,7 +69,7 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     fn reset(&mut self) -> bool {
         false
     }
-    /// Returns unused memory to the system; returns the steps, or `None` if the allocator cannot do this.
+    /// Returns unused memory to the system; returns the steps, or `None` if the allocator keeps all its memory.
     fn purge(&mut self) -> Option<Vec<Step>> {
         None
     }
@@ -91,7 +91,7 @@ fn skipped_for_alignment(head: usize, block: usize) -> String {
     format!("The next multiple of the alignment is {block}: {} bytes are skipped.", block - head)
 }
 
-/// Splits a gap into padding below the head and free memory above the head.
+/// Splits a gap between blocks into padding below the head and free memory above the head.
 fn split_at_head(head: usize, range: Range<usize>, parts: &mut Vec<Part>) {
     let head = head.clamp(range.start, range.end);
     parts.push(Part::of(range.start..head, Is::Padding));

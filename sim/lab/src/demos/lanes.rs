@@ -11,10 +11,11 @@ pub(super) trait Program {
     /// The kinds of blocks that the picture distinguishes.
     const KINDS: &'static [&'static str];
 
-    /// Runs a command, and adds the command's steps to `steps`. Returns a sentence about the command's effect.
+    /// Runs a command, and adds the command's steps to `steps`. Returns a sentence that describes the effect of the
+    /// command.
     ///
     /// # Errors
-    /// Fails with the reason for a refusal, in words; a refused command changes nothing.
+    /// Fails with a sentence that gives the reason for a refusal; a refused command changes nothing.
     fn run(&mut self, command: &Command, steps: &mut Steps) -> Result<String, String>;
     /// Returns the memory of each allocator as a lane of the picture.
     fn lanes(&self) -> Vec<Lane>;
@@ -26,7 +27,7 @@ pub(super) trait Program {
     fn facts(&self) -> Vec<(String, String)>;
 }
 
-/// The steps of a command, each with the state of all memories after the step.
+/// The steps of a command, each with the state of all memories after it.
 pub(super) type Steps = Vec<(String, Vec<Lane>)>;
 
 /// The demo of a program that runs on several allocators.
@@ -68,7 +69,7 @@ impl<P: Program> Demo for Lanes<P> {
 }
 
 /// Returns the ranges of a memory by kind; `blocks` are the blocks in use. The memory from the offset `top` on was
-/// never used. Gaps of less than `smallest_gap` bytes are headers and rounding, and count as bytes of the preceding
+/// never used. A gap of less than `smallest_gap` bytes is headers and rounding, and counts as part of the preceding
 /// block.
 pub(super) fn parts_of(
     mut blocks: Vec<(Range<usize>, &str)>,
@@ -95,7 +96,7 @@ pub(super) fn parts_of(
     parts
 }
 
-/// Formats a number with a comma before each group of three digits.
+/// Formats a number with commas between groups of three digits.
 pub(super) fn grouped(n: usize) -> String {
     if n < 1000 { n.to_string() } else { format!("{},{:03}", grouped(n / 1000), n % 1000) }
 }

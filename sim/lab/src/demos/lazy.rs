@@ -1,9 +1,9 @@
 //! The demo of Kenwright's pool ("Fast Efficient Fixed-Size Memory Pool", 2012), in which a block joins the free list
-//! when the block is first needed.
+//! only when it is first needed.
 
 use super::blocks::{join_names, name};
 use super::command::Command;
-use super::demo::{Demo, capital};
+use super::demo::{Demo, capitalized};
 use super::scene::{Is, Part, Scene};
 use super::structure::{On, Shape, Step, Structure};
 use crate::allocators::memory::ConfigError;
@@ -16,7 +16,7 @@ type Pool = SafePool<IndexPool<HeapArea>>;
 
 /// Kenwright's pool, with its blocks in use.
 #[derive(Debug)]
-pub(super) struct Lazy {
+pub(super) struct LazyPoolDemo {
     /// The demo leaks the pool, because the blocks borrow from it. Each run of the demo leaks a few hundred bytes.
     pool: &'static Pool,
     live: Vec<(usize, PoolGuard<'static, IndexPool<HeapArea>>)>,
@@ -27,7 +27,7 @@ pub(super) struct Lazy {
     steps: Vec<Step>,
 }
 
-impl Lazy {
+impl LazyPoolDemo {
     pub(super) fn new() -> Result<Self, ConfigError> {
         let area = HeapArea::new(BLOCK * BLOCKS, 64)?;
         let pool = SafePool::new(IndexPool::with_blocks(area, BLOCK, BLOCKS, Initialise::EachAllocation)?);
@@ -43,7 +43,7 @@ impl Lazy {
     }
 }
 
-impl Demo for Lazy {
+impl Demo for LazyPoolDemo {
     fn run(&mut self, command: &Command) -> Result<String, String> {
         let before = self.pool.state();
         self.steps.clear();
@@ -89,7 +89,7 @@ impl Demo for Lazy {
                 };
                 let (_, guard) = self.live.remove(position);
                 let index = self.index(&guard);
-                guard.free().map_err(|error| capital(&error.to_string()))?;
+                guard.free().map_err(|error| capitalized(&error.to_string()))?;
                 let text =
                     format!("Block {index} becomes the head: the number {} is written into it.", before.next);
                 self.note(text, On::Put { at: index * BLOCK, bytes: BLOCK });

@@ -3,10 +3,10 @@
 use super::blocks::Blocks;
 use super::demo::Demo;
 use super::fifty_percent::FiftyPercent;
-use super::growing::Growing;
+use super::growing::GrowingPool;
 use super::handles::Handles;
 use super::lanes::Lanes;
-use super::lazy::Lazy;
+use super::lazy::LazyPoolDemo;
 use super::packed::Packed;
 use super::pinning::Pinning;
 use super::robson::Robson;
@@ -34,7 +34,7 @@ pub enum Name {
     Stack,
     /// A pool of slots of one size; the free slots are in a list.
     Pool,
-    /// Kenwright's pool, in which a block joins the free list when the block is first needed.
+    /// Kenwright's pool, in which a block joins the free list only when it is first needed.
     LazyPool,
     /// A pool that grows by chunks, each of which has a free list.
     ChunkedPool,
@@ -48,11 +48,11 @@ pub enum Name {
     WorstFit,
     /// A buddy allocator, which halves and merges blocks whose sizes are powers of two.
     Buddy,
-    /// TLSF: free lists for two levels of size classes, which bit scans find.
+    /// TLSF: free lists for two levels of size classes, which it searches with bit scans.
     Tlsf,
     /// A handle table whose handles detect that their object was freed; after its last generation, a slot is retired.
     Handles,
-    /// A handle table whose generations start again after the last one.
+    /// A handle table whose generations restart after the last one.
     HandlesWrap,
     /// A slot map, whose values have no gaps, compared with an array that has holes.
     Packed,
@@ -82,16 +82,16 @@ pub struct About {
     pub takes: &'static [&'static str],
     /// A list of commands that shows how the allocator works.
     pub script: &'static [&'static str],
-    /// The number of script commands that a page has already run when it opens the demo. After these commands, the
-    /// picture shows the most important state.
+    /// The number of the script's commands that a web page has already run when it opens the demo. The script's first
+    /// commands bring the demo to the state that the picture should show first.
     pub telling: usize,
-    /// `true` if the allocator serves requests of any size, so that it can run in a race.
+    /// `true` if the allocator serves requests of any size and can therefore run in a race.
     pub races: bool,
     /// The claim about allocators that the demo tests.
     pub claim: Claim,
 }
 
-/// A claim that a text makes, with the study's answer (`STUDY.md`).
+/// A claim in a published text, with the study's answer (`STUDY.md`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Claim {
@@ -177,9 +177,9 @@ impl Name {
             Self::Pool => {
                 Box::new(Blocks::new(Pool::new(Linear::fixed(24 * 96)?, Layout::new::<[u8; 96]>())?))
             }
-            Self::LazyPool => Box::new(Lazy::new()?),
-            Self::ChunkedPool => Box::new(Blocks::new(Growing::chunked()?)),
-            Self::ReservedPool => Box::new(Blocks::new(Growing::reserved()?)),
+            Self::LazyPool => Box::new(LazyPoolDemo::new()?),
+            Self::ChunkedPool => Box::new(Blocks::new(GrowingPool::chunked()?)),
+            Self::ReservedPool => Box::new(Blocks::new(GrowingPool::reserved()?)),
             Self::FirstFit => Box::new(heap(Fit::First)?),
             Self::BestFit => Box::new(heap(Fit::Best)?),
             Self::WorstFit => Box::new(heap(Fit::Worst)?),
@@ -499,8 +499,9 @@ impl Name {
     }
 }
 
-/// After the first three frees, the list has blocks of 32, 208 and 112 bytes, and the rest of the memory. For a request
-/// of 60 bytes, first fit takes the second block, best fit takes the third, and worst fit takes the rest of the memory.
+/// After the script's first three frees, the list has blocks of 32, 208 and 112 bytes, and the rest of the memory. For
+/// a request of 60 bytes, first fit takes the second block, best fit takes the third, and worst fit takes the rest of
+/// the memory.
 const HOLE_COMMANDS: &[&str] = &[
     "alloc 24",
     "alloc 40",

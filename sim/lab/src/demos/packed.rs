@@ -2,7 +2,7 @@
 
 use super::blocks::{join_names, name};
 use super::command::Command;
-use super::demo::{Demo, capital};
+use super::demo::{Demo, capitalized};
 use super::scene::{Is, Part, Scene};
 use super::structure::{Named, On, Shape, Step, Structure};
 use crate::allocators::memory::{ConfigError, MemoryPiece};
@@ -10,9 +10,9 @@ use crate::allocators::{Allocator, Linear, ScanningPool};
 use core::alloc::Layout;
 use uslab::handle::{Handle, SlotMap};
 
-/// The size of a value in bytes, and the size of a value with its flag in the array with holes.
+/// The size of a value in bytes; in the array with holes, the size includes a flag.
 const VALUE: usize = 15;
-const PLACE: usize = 16;
+const PLACE_BYTES: usize = 16;
 const PLACES: usize = 12;
 
 type Map = SlotMap<String, u32, 8>;
@@ -25,7 +25,7 @@ pub(super) struct Packed {
     holes: ScanningPool,
     /// The values of the array with holes, by name.
     pieces: Vec<(String, MemoryPiece)>,
-    /// The largest number of values that were live at a time so far.
+    /// The largest number of values that have been live at the same time.
     peak: usize,
     /// The steps of the last command.
     steps: Vec<Step>,
@@ -33,7 +33,7 @@ pub(super) struct Packed {
 
 impl Packed {
     pub(super) fn new() -> Result<Self, ConfigError> {
-        let holes = ScanningPool::new(Linear::fixed(PLACE * PLACES)?, Layout::new::<[u8; VALUE]>())?;
+        let holes = ScanningPool::new(Linear::fixed(PLACE_BYTES * PLACES)?, Layout::new::<[u8; VALUE]>())?;
         Ok(Self { map: Map::new(), handles: vec![], holes, pieces: vec![], peak: 0, steps: vec![] })
     }
 
@@ -60,8 +60,8 @@ impl Packed {
         let layout = Layout::new::<[u8; VALUE]>();
         let piece = self.holes.alloc(layout).ok_or_else(|| format!("All {PLACES} places are in use."))?;
         let new = name(self.handles.len());
-        let handle = self.map.alloc(new.clone()).map_err(|error| capital(&error.to_string()))?;
-        let hole = piece.at() / PLACE;
+        let handle = self.map.alloc(new.clone()).map_err(|error| capitalized(&error.to_string()))?;
+        let hole = piece.at() / PLACE_BYTES;
         self.pieces.push((new.clone(), piece));
         self.handles.push(handle);
         self.peak = self.peak.max(self.map.len());
@@ -125,7 +125,7 @@ impl Demo for Packed {
             None => Is::Untouched,
         };
         let parts = (0..PLACES)
-            .map(|place| Part::of(place * PLACE..(place + 1) * PLACE, value_state(place)))
+            .map(|place| Part::of(place * PLACE_BYTES..(place + 1) * PLACE_BYTES, value_state(place)))
             .collect();
         let named_handle = |(n, handle): (usize, &Handle<u32, 8>)| Named {
             name: name(n),
@@ -136,7 +136,7 @@ impl Demo for Packed {
         let walk = self.holes.walk();
         let mut holes = vec![None; walk.checked];
         for (name, piece) in &self.pieces {
-            holes[piece.at() / PLACE] = Some(name.clone());
+            holes[piece.at() / PLACE_BYTES] = Some(name.clone());
         }
         let slots = self.handles.iter().map(|handle| handle.index() as usize + 1).max().unwrap_or(0);
         let mut places = vec![None; slots];

@@ -1,5 +1,5 @@
-//! Pinning: a few long-lived blocks between many short-lived blocks prevent free memory from being merged. This module
-//! also contains the demo, which compares four allocators.
+//! Pinning: a few long-lived blocks between many short-lived blocks prevent free memory from being merged. The module
+//! on pinning also contains the demo, which compares four allocators.
 
 use super::command::Command;
 use super::lanes::{Program, Steps, grouped, parts_of};
@@ -15,11 +15,11 @@ use core::ops::Range;
 /// The separate heap for long-lived blocks gets this fraction of the memory.
 pub(crate) const SPACING: usize = 16;
 
-/// Fills an allocator with blocks of one size.
+/// Fills an allocator with blocks of equal size.
 pub(crate) fn fill<A: Allocator>(allocator: &mut A, layout: Layout) -> Vec<A::Block> {
     core::iter::from_fn(|| allocator.alloc(layout)).collect()
 }
-/// Frees each block for whose number `stays` returns `false`, and returns all other blocks.
+/// Frees each block for whose number `stays` returns `false`, and returns the remaining blocks.
 pub(crate) fn free_short_lived<A: Allocator>(
     allocator: &mut A,
     blocks: Vec<A::Block>,
@@ -60,14 +60,14 @@ trait DemoHeap {
     fn fill(&mut self) -> usize;
     /// Frees all blocks except the blocks that stay allocated.
     fn free(&mut self);
-    /// Allocates a block that the next call of `free` frees, and returns the block's offset.
+    /// Allocates a block and returns its offset; the next call of `free` frees this block.
     fn alloc(&mut self, bytes: usize) -> Option<usize>;
     fn holes(&self) -> Holes;
-    /// Returns the ranges of the blocks in use, each with `true` if the block stays allocated.
+    /// Returns the ranges of the blocks in use; the flag of a range is `true` if its block stays allocated.
     fn blocks(&self) -> Vec<(Range<usize>, bool)>;
 }
 
-struct Filled<A: Allocator> {
+struct FilledHeap<A: Allocator> {
     allocator: A,
     stays: StayRule,
     blocks: Vec<A::Block>,
@@ -76,7 +76,7 @@ struct Filled<A: Allocator> {
     freed: bool,
 }
 
-impl<A: Allocator> DemoHeap for Filled<A> {
+impl<A: Allocator> DemoHeap for FilledHeap<A> {
     fn fill(&mut self) -> usize {
         self.blocks = fill(&mut self.allocator, Layout::new::<[u8; SIZE]>());
         self.blocks.len()
@@ -115,7 +115,7 @@ fn heap(name: &str, bytes: usize, stays: StayRule) -> Result<Box<dyn DemoHeap>, 
     where
         A::Block: 'static,
     {
-        Box::new(Filled { allocator, stays, blocks: vec![], requested: vec![], freed: false })
+        Box::new(FilledHeap { allocator, stays, blocks: vec![], requested: vec![], freed: false })
     }
     Ok(match name {
         "first-fit" => filled(Heap::new(bytes, Fit::First, Order::Address)?, stays),
@@ -131,8 +131,8 @@ struct Contender {
     together: Box<dyn DemoHeap>,
     apart: Box<dyn DemoHeap>,
     long_lived: Box<dyn DemoHeap>,
-    /// The last request's offset in the common heap and in the separate heap; the inner `None` means a refusal, the
-    /// outer `None` no request.
+    /// The offset of the last request in the common heap and in the separate heap; the inner `None` means a refusal,
+    /// the outer `None` no request.
     served: [Option<Option<usize>>; 2],
 }
 
@@ -185,7 +185,7 @@ impl Contender {
 #[derive(Default)]
 pub(super) struct Pinning {
     contenders: Vec<Contender>,
-    /// The figures that were computed after the last free.
+    /// The figures that were computed after the demo's last free.
     facts: Vec<(String, String)>,
     /// The size of the last request in bytes.
     request: usize,
@@ -256,7 +256,7 @@ impl Pinning {
         }
         let [together, apart] = counts;
         Ok(format!(
-            "A request for {} bytes: {together} of {} heaps serve it if all blocks are in one heap, and {apart} if long-lived blocks have a separate heap.",
+            "A request for {} bytes: {together} of {} heaps serve it if all blocks are in one heap, and {apart} serve it if long-lived blocks have a separate heap.",
             grouped(bytes),
             NAMES.len()
         ))

@@ -8,9 +8,9 @@ use super::scene::Scene;
 use crate::allocators::memory::ConfigError;
 use serde::Serialize;
 
-/// Generates `n` commands from `seed`; they allocate and free blocks of 8 to 127 bytes in random order, and keep about
-/// eight blocks in use. The commands are equal on every machine. If an allocator refused to allocate a block, it also
-/// refuses to free the block.
+/// Generates `n` commands from `seed`: they allocate and free blocks of 8 to 127 bytes in random order, and keep about
+/// eight blocks in use. The generated commands are the same on every machine. If an allocator refused to allocate a
+/// block, it also refuses the block's free.
 pub fn random(seed: u64, n: usize) -> Vec<Command> {
     let mut numbers = Numbers::new(seed);
     let mut live_blocks: Vec<String> = vec![];

@@ -8,7 +8,7 @@ use crate::allocators::memory::ConfigError;
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::Rng as _;
 
-/// A generator of random numbers below a given bound; the numbers are equal on every machine.
+/// A generator of random numbers below a given bound; it yields the same numbers on every machine.
 pub(super) struct Numbers(Pcg32);
 
 impl Numbers {
@@ -24,7 +24,7 @@ impl Numbers {
 }
 
 impl Name {
-    /// Generates `n` commands for this demo from `seed`. The commands are equal on every machine.
+    /// Generates `n` commands for this demo from `seed`. The generated commands are the same on every machine.
     ///
     /// # Errors
     /// Fails if memory is exhausted.

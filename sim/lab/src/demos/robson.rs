@@ -1,6 +1,6 @@
-//! Robson's adversary: a program that forces every allocator that does not move blocks to take far more memory than the
-//! program uses ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971). This module also
-//! contains the demo, in which six allocators are attacked.
+//! Robson's adversary: a program that uses little memory, but forces every allocator that does not move blocks to take
+//! far more ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971). The module also contains
+//! the demo, which attacks six allocators.
 
 use super::command::Command;
 use super::lanes::{Program, Steps, grouped, parts_of};
@@ -17,8 +17,7 @@ use uslab::handle::{Handle32x32, HandleTable};
 
 type Handle = Handle32x32;
 
-/// The size in bytes of the smallest block with its header; rounding makes this size equal for all allocators under
-/// attack.
+/// The size in bytes of the smallest block with its header; after rounding, it is equal for all attacked allocators.
 pub(crate) const UNIT: usize = 32;
 /// The name of the allocator that can move blocks.
 pub(crate) const MOVING_ALLOCATOR_NAME: &str = "moved together, by handles";
@@ -43,7 +42,7 @@ trait AttackedAllocator {
     }
 }
 
-/// An allocator that does not move blocks, and the number of bytes that it adds to each request.
+/// An allocator that does not move blocks, with the number of bytes that it adds to each request.
 struct NonMovingAllocator<A> {
     allocator: A,
     header: usize,
@@ -66,7 +65,8 @@ impl<A: Allocator> AttackedAllocator for NonMovingAllocator<A> {
     }
 }
 
-/// A heap that compacts its blocks when the end of its memory is reached; users find their blocks through handles.
+/// A heap that compacts its blocks when a request does not fit at the end of its memory; users find blocks through
+/// handles.
 struct CompactingHeap {
     places: HandleTable<Range<usize>>,
     /// The handles of the blocks in the order of addresses; some of these blocks may be freed.
@@ -123,7 +123,7 @@ impl AttackedAllocator for CompactingHeap {
 }
 
 /// An attack on one allocator, with at most `live` bytes in use.
-struct Attack<V: AttackedAllocator> {
+struct RobsonAttack<V: AttackedAllocator> {
     victim: V,
     live: usize,
     blocks: Vec<V::Block>,
@@ -132,13 +132,13 @@ struct Attack<V: AttackedAllocator> {
     top: usize,
 }
 
-/// The attack, which runs round by round. Each round except the first begins with [`free`](Self::free).
+/// The attack, which runs round by round. Each round of the attack except the first begins with [`free`](Self::free).
 pub(crate) trait Round {
-    /// Doubles the size. Frees all blocks except blocks that cross a line of a grid with this spacing, so that no hole
-    /// is large enough for the new size.
+    /// Doubles the size. Frees all blocks except the blocks that cross a grid line, so that no hole is large enough for
+    /// the new size.
     fn free(&mut self);
     /// Allocates blocks of the current size until `live` bytes are in use again. Returns the end of the highest block
-    /// that was ever in use.
+    /// that was in use at any time.
     ///
     /// # Errors
     /// Fails if the allocator has no room for another block.
@@ -149,7 +149,7 @@ pub(crate) trait Round {
     fn copied(&self) -> usize;
 }
 
-impl<V: AttackedAllocator> Round for Attack<V> {
+impl<V: AttackedAllocator> Round for RobsonAttack<V> {
     fn free(&mut self) {
         self.size *= 2;
         let size = self.size;
@@ -197,14 +197,14 @@ impl<V: AttackedAllocator> Round for Attack<V> {
 /// A list of attacks, each with the name of its allocator.
 pub(crate) type NamedAttacks = Vec<(&'static str, Box<dyn Round>)>;
 
-/// Returns an attack on each allocator. The last allocator is [`MOVING_ALLOCATOR_NAME`]; the memories of all others
-/// suffice for `doublings` doublings of the size, so that no request is refused.
+/// Returns an attack on each allocator. The last allocator is [`MOVING_ALLOCATOR_NAME`]; each other allocator has
+/// enough memory for `doublings` doublings of the size, so that it refuses no request.
 ///
 /// # Errors
 /// Fails if memory is exhausted.
 pub(crate) fn attacks(live: usize, doublings: u32) -> Result<NamedAttacks, ConfigError> {
     fn attack<V: AttackedAllocator + 'static>(victim: V, live: usize) -> Box<dyn Round> {
-        Box::new(Attack { victim, live, blocks: vec![], size: UNIT, grid: 0, top: 0 })
+        Box::new(RobsonAttack { victim, live, blocks: vec![], size: UNIT, grid: 0, top: 0 })
     }
     fn fixed<A: Allocator + 'static>(allocator: A, header: usize, live: usize) -> Box<dyn Round>
     where
@@ -236,7 +236,7 @@ pub(super) struct Robson {
     live: usize,
     doublings: usize,
     attacks: NamedAttacks,
-    /// For each allocator, the end of the highest block that was ever in use.
+    /// For each allocator, the end of the highest block that was in use at any time.
     tops: Vec<usize>,
 }
 
@@ -304,7 +304,7 @@ impl Robson {
             (self.tops.iter().max().copied().unwrap_or(0), self.tops.last().copied().unwrap_or(0));
         let times = |top: usize| top as f64 / self.live as f64;
         Ok(format!(
-            "With {} bytes in use, the program forces an allocator to take up to {:.2} times as much. An allocator that moves blocks takes {:.2} times as much.",
+            "The program has {} bytes in use, and forces an allocator to take up to {:.2} times this memory. An allocator that moves blocks takes {:.2} times this memory.",
             grouped(self.live),
             times(largest),
             times(moving)

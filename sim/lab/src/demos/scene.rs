@@ -15,7 +15,7 @@ pub struct Scene {
     pub refused: bool,
     /// The ranges that the memory consists of, from its start to its end, without gaps.
     pub parts: Vec<Part>,
-    /// The number of free pieces, the size of the largest, and the sum of their sizes; headers and tags do not count.
+    /// The free pieces without headers and tags: their number, the largest size, and the sum of their sizes.
     pub holes: Holes,
     /// The allocator's data structure; `None` if the demo shows only the memory.
     pub structure: Option<Structure>,
@@ -43,11 +43,11 @@ pub struct Part {
 pub enum Is {
     /// The requested bytes of a block in use.
     Used(String),
-    /// Bytes of a block in addition to the requested bytes, because of rounding.
+    /// Bytes that rounding adds to the requested bytes of a block.
     Rounding(String),
     /// Headers and tags.
     Tag,
-    /// Bytes that were skipped for an alignment, or that were freed below the head.
+    /// Bytes that were skipped for alignment, or that were freed below the head.
     Padding,
     /// One free piece.
     Free,
@@ -55,7 +55,7 @@ pub enum Is {
     Untouched,
     /// Bytes that no block will ever use again.
     Retired,
-    /// Bytes that were loaded because their cache line was needed, and that were not used.
+    /// Bytes that were loaded with their cache line but not used.
     Loaded,
 }
 

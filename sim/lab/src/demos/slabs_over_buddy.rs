@@ -21,7 +21,7 @@ const OBJECT: &str = "object";
 struct Filled {
     buddy: Buddy,
     blocks: Vec<MemoryPiece>,
-    /// The number of objects in a block, and the distance in bytes between two objects.
+    /// The number of objects in a block, and the distance in bytes from one object to the next.
     objects: usize,
     stride: usize,
 }
@@ -61,7 +61,7 @@ impl Filled {
     }
 }
 
-/// The demo's state: the size of an object, and the two buddy allocators.
+/// The state of the demo: the object size, and the two buddy allocators.
 #[derive(Debug, Default)]
 pub(super) struct SlabsOverBuddy(Option<(usize, Filled, Filled)>);
 

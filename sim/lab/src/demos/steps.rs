@@ -14,7 +14,7 @@ use uslab::pool::words::Event;
 pub(super) enum Operation<'a> {
     /// An allocation; `block` is `None` if the request was refused.
     Alloc { layout: Layout, name: &'a str, block: Option<Range<usize>> },
-    /// The script returned a block to the allocator.
+    /// The allocator's user returned a block.
     Free { name: &'a str, block: Range<usize> },
 }
 
@@ -196,7 +196,7 @@ pub(super) fn heap_steps(fit: Fit, operation: &Operation<'_>, log: &[Event]) -> 
     steps
 }
 
-/// Adds steps for the merges that a free made, and for the list that the merged block joins.
+/// Adds steps for the merges of a free, and for the list that the merged block joins.
 fn freed(
     (name, found_class): (&str, Range<usize>),
     log: &[Event],

@@ -1,4 +1,4 @@
-//! Describes the data structure of a demo's allocator, and the effect of the last command on it.
+//! Describes the data structure of a demo's allocator, and how the last command changed it.
 
 use super::scene::{Part, Scene};
 use serde::Serialize;
@@ -28,7 +28,7 @@ pub enum Shape {
         /// the list before it.
         lists: Vec<Vec<usize>>,
     },
-    /// Free lists for two levels of size classes, and a bit for each list.
+    /// Free lists for two levels of size classes, with one bit for each list.
     Grid {
         /// The first level, with one row for each power of two.
         rows: Vec<Row>,
@@ -44,7 +44,7 @@ pub enum Shape {
         slot: usize,
         /// The numbers of the free slots in the order of the list.
         list: Vec<usize>,
-        /// The number of slots that were in the list at any time; later slots were never written.
+        /// The number of slots that have ever been in the list; all later slots were never written.
         opened: usize,
         /// The slot to which the last link of the list leads; `None` if the last link is null.
         end: Option<usize>,
@@ -93,9 +93,9 @@ pub enum Shape {
     Lanes {
         /// The length of the longest memory, in bytes.
         bytes: usize,
-        /// The kinds of blocks; the block in a used range is one of these kinds.
+        /// The kinds of blocks; each used range has one of these kinds.
         kinds: Vec<String>,
-        /// The marks that are at the same location in all memories.
+        /// The marks whose location is the same in all memories.
         marks: Vec<Line>,
         /// The memories of the allocators after the command.
         lanes: Vec<Lane>,
@@ -123,7 +123,7 @@ pub struct Lane {
     pub says: String,
     /// The ranges that the memory consists of, from its start to its end, without gaps.
     pub parts: Vec<Part>,
-    /// The number of holes before the first turnover and after each turnover; empty if the demo does not count holes.
+    /// The number of holes before the first turnover and after each turnover; empty if the demo counts no holes.
     pub curve: Vec<usize>,
 }
 
@@ -133,7 +133,7 @@ pub struct Lane {
 pub struct Line {
     /// The position.
     pub at: usize,
-    /// The label at the line.
+    /// The label of the marked line.
     pub name: String,
 }
 
@@ -189,7 +189,7 @@ pub struct Mark {
     pub name: String,
     /// The position.
     pub at: usize,
-    /// `true` if the allocator refuses the marker, because the head has been below the marker.
+    /// `true` if the allocator refuses the marker, because the head moved below it after it was saved.
     pub stale: bool,
 }
 
@@ -211,7 +211,7 @@ pub struct Named {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Slot {
-    /// The current generation, or the next generation if the slot is free; `None` if the slot was never in use.
+    /// The current generation; for a free slot, the next generation; `None` if the slot was never in use.
     pub generation: Option<u32>,
     /// The name of the object in the slot, if any.
     pub object: Option<String>,
@@ -225,7 +225,7 @@ pub struct Slot {
 pub struct Lines {
     /// The name of the memory layout.
     pub layout: String,
-    /// The field of each number, as an index into the field names; the numbers are in the order of their addresses.
+    /// For each number in address order, its field, as an index into the field names.
     pub fields: Vec<usize>,
     /// For each number, `true` if the walk uses it.
     pub used: Vec<bool>,

@@ -14,7 +14,7 @@ fn run(name: Name, script: &[&str]) -> (Vec<String>, Scene) {
     (scenes.iter().map(|scene| scene.said.clone()).collect(), scenes[scenes.len() - 1].clone())
 }
 
-/// Returns the number of header and tag bytes that a free block has.
+/// Returns the number of bytes of headers and tags in a free block.
 fn tags(name: Name) -> usize {
     match name {
         Name::FirstFit | Name::BestFit | Name::WorstFit => 8,
@@ -24,21 +24,21 @@ fn tags(name: Name) -> usize {
 }
 
 /// The demos that compare several allocators.
-const LANES: [Name; 4] = [Name::FiftyPercent, Name::Robson, Name::Pinning, Name::SlabsOverBuddy];
-/// The demos whose memory is not cut into free pieces, or that have several memories.
+const LANE_DEMOS: [Name; 4] = [Name::FiftyPercent, Name::Robson, Name::Pinning, Name::SlabsOverBuddy];
+/// The demos whose memory has no free pieces, or that have several memories.
 const DEMOS_WITHOUT_HOLES: [Name; 9] = [
     Name::LazyPool,
     Name::Handles,
     Name::HandlesWrap,
     Name::Packed,
     Name::Layout,
-    LANES[0],
-    LANES[1],
-    LANES[2],
-    LANES[3],
+    LANE_DEMOS[0],
+    LANE_DEMOS[1],
+    LANE_DEMOS[2],
+    LANE_DEMOS[3],
 ];
 
-/// Checks that the parts of a scene cover the memory without gaps, and that the free parts equal the free pieces that
+/// Checks that the ranges of a scene cover the memory without gaps, and that its free ranges equal the free pieces that
 /// the allocator reports.
 fn check(name: Name, scene: &Scene) {
     let mut end = 0;
@@ -55,7 +55,7 @@ fn check(name: Name, scene: &Scene) {
         Name::Tlsf => 4096,
         Name::Arena => 5 * 4096,
         Name::ChunkedPool | Name::ReservedPool => 4 * 4096,
-        lanes if LANES.contains(&lanes) => 0,
+        lanes if LANE_DEMOS.contains(&lanes) => 0,
         _ => 1024,
     };
     assert_eq!(end, bytes, "{name:?}");
@@ -84,7 +84,7 @@ fn each_demo_script_produces_complete_scenes() {
 }
 
 #[test]
-fn demo_page_opens_after_an_informative_step() {
+fn demo_web_page_opens_after_an_informative_step() {
     for About { name, script, telling: opening_length, .. } in Name::ALL.map(Name::about) {
         let (_, scene) = run(name, &script[..opening_length]);
         let structure = scene.structure.unwrap();
@@ -142,7 +142,7 @@ fn replay(mut free: BTreeMap<usize, usize>, structure: &Structure) -> BTreeMap<u
     free
 }
 
-/// Checks that the structure agrees with the memory, and that the steps lead from `before` to `scene`.
+/// Checks that the structure agrees with the memory, and that the steps lead from the state `before` to `scene`.
 fn check_structure(before: &Scene, scene: &Scene) {
     let Some(structure) = &scene.structure else { return };
     let is_used = |block: &str| scene.parts.iter().any(|part| part.is == Is::Used(block.to_owned()));
@@ -456,7 +456,7 @@ fn demo_chunks_are_mapped_moved_and_unmapped() {
     assert_eq!(
         steps(&script[..4]),
         [
-            "No chunk has a free slot. Chunk 1 is mapped, and joins the chunks at the front.",
+            "No chunk has a free slot. Chunk 1 is mapped, and becomes the first chunk.",
             "d gets slot 0 of chunk 1, the head of the list of chunk 1."
         ]
     );
@@ -607,7 +607,7 @@ fn equal_sizes_leave_no_holes() {
 }
 
 #[test]
-fn request_fits_only_if_long_lived_blocks_are_apart() {
+fn request_fits_only_if_long_lived_blocks_are_in_a_separate_heap() {
     let script = Name::Pinning.about().script;
     let all = words(Name::Pinning, &script[..3]);
     for (name, says) in all {

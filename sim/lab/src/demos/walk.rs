@@ -1,4 +1,4 @@
-//! The cache lines that a walk over structs loads, for three layouts: an array of structs, an array per field, and an
+//! The cache lines that a loop over structs loads, for three layouts: an array of structs, an array per field, and an
 //! array per number.
 
 use super::command::Command;
@@ -15,7 +15,7 @@ pub(crate) const STRUCT_BYTES: u64 = 32;
 #[derive(Debug)]
 pub(crate) struct Access {
     pub(crate) name: &'static str,
-    /// The four-byte numbers that the walk uses, each given as a field's index and an offset in this field.
+    /// The four-byte numbers that the walk uses; each is given as the index of a field and an offset in the field.
     pub(crate) numbers: &'static [(usize, u64)],
 }
 
@@ -47,8 +47,8 @@ impl Layout {
         }
     }
 
-    /// Returns the address of the number in struct `i` of `n` structs, at the offset `field_offset` in its field. Each
-    /// array begins at the start of a cache line.
+    /// Returns the address of a number: of struct `i` of `n` structs, at `field_offset` bytes from the start of its
+    /// field. Each array begins at the start of a cache line.
     fn place(self, n: u64, line: u64, i: u64, field: usize, field_offset: u64) -> u64 {
         let array = |bytes: u64| (n * bytes).next_multiple_of(line);
         let before = &ENTITY_FIELDS[..field];
@@ -69,7 +69,7 @@ impl Access {
     pub(crate) fn used(&self, n: u64) -> u64 {
         4 * n * self.numbers.len() as u64
     }
-    /// Returns the addresses of the numbers that a walk uses; each number has four bytes.
+    /// Returns the addresses of the four-byte numbers that a walk uses.
     fn places(&self, layout: Layout, n: u64, line: u64) -> impl Iterator<Item = u64> {
         (0..n).flat_map(move |i| {
             self.numbers
@@ -78,7 +78,7 @@ impl Access {
         })
     }
     /// Returns, for each cache line, `true` if the walk loads the line.
-    pub(crate) fn loaded(&self, layout: Layout, n: u64, line: u64) -> Vec<bool> {
+    pub(crate) fn loaded_lines(&self, layout: Layout, n: u64, line: u64) -> Vec<bool> {
         // Each of eight arrays may leave part of a line unused.
         let mut loaded = vec![false; (n * STRUCT_BYTES / line + 8) as usize];
         for place in self.places(layout, n, line) {
@@ -100,7 +100,8 @@ pub(super) struct Walk {
 
 /// Returns the number of cache lines that the walk loads, and the number of bytes that it uses.
 fn counts(access: &Access, layout: Layout) -> (u64, u64) {
-    let lines = access.loaded(layout, STRUCT_COUNT, LINE).into_iter().filter(|loaded| *loaded).count() as u64;
+    let lines =
+        access.loaded_lines(layout, STRUCT_COUNT, LINE).into_iter().filter(|loaded| *loaded).count() as u64;
     (lines, access.used(STRUCT_COUNT))
 }
 
@@ -133,7 +134,7 @@ impl Demo for Walk {
             let whole_memory = Part::of(0..(STRUCT_COUNT * STRUCT_BYTES) as usize, Is::Free);
             return Scene { parts: vec![whole_memory], ..Scene::default() };
         };
-        let loaded = access.loaded(layout, STRUCT_COUNT, LINE);
+        let loaded = access.loaded_lines(layout, STRUCT_COUNT, LINE);
         let mut used = vec![false; (STRUCT_COUNT * STRUCT_BYTES / 4) as usize];
         access.places(layout, STRUCT_COUNT, LINE).for_each(|place| used[(place / 4) as usize] = true);
         let mut parts: Vec<Part> = vec![];
@@ -158,7 +159,7 @@ impl Demo for Walk {
     }
 }
 
-/// Returns the arrays of all memory layouts; the steps are the lines that a walk over `layout` loads.
+/// Returns the arrays of all memory layouts; the steps are the cache lines that a walk over `layout` loads.
 fn structure(access: &Access, layout: Layout) -> Structure {
     let numbers = (STRUCT_COUNT * STRUCT_BYTES / 4) as usize;
     let arrays = Layout::ALL.map(|layout| {
@@ -171,7 +172,7 @@ fn structure(access: &Access, layout: Layout) -> Structure {
             }
         }
         access.places(layout, STRUCT_COUNT, LINE).for_each(|place| used[(place / 4) as usize] = true);
-        let mut loaded = access.loaded(layout, STRUCT_COUNT, LINE);
+        let mut loaded = access.loaded_lines(layout, STRUCT_COUNT, LINE);
         loaded.truncate((STRUCT_COUNT * STRUCT_BYTES / LINE) as usize);
         Lines { layout: layout.name().to_owned(), fields, used, loaded }
     });

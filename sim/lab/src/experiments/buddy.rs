@@ -11,10 +11,10 @@ use uslab::{Geometry, OrderRule};
 
 /// How much memory does a buddy allocator waste, and how much of this waste do slabs on top of it save?
 ///
-/// The experiment requests every size up to the largest once; no size is sampled. According to folklore, a quarter of a
-/// buddy allocator's memory is wasted; Russell (1977) computed 1.44 times the requested bytes. The waste and the saving
-/// depend on the distribution of sizes, and on what is averaged. The output also shows splits and merges step by step,
-/// and their counts for each heap size.
+/// The experiment requests every size up to the largest exactly once, so it needs no sampling. According to folklore, a
+/// quarter of a buddy allocator's memory is wasted; Russell (1977) computed 1.44 times the requested bytes. The waste
+/// and the saving depend on the distribution of sizes, and on what is averaged. The output also shows splits and merges
+/// step by step, and their counts for each heap size.
 #[derive(Debug, Args)]
 pub struct Buddies {
     /// The largest size, in bytes, a power of two.
@@ -29,14 +29,14 @@ fn largest(text: &str) -> Result<usize, String> {
 
 /// Weighted sums from which mean ratios over all sizes are computed.
 #[derive(Default)]
-struct Mean {
+struct WeightedMeans {
     weight: f64,
     requested: f64,
     taken: f64,
     ratio: f64,
 }
 
-impl Mean {
+impl WeightedMeans {
     fn add(&mut self, requested: usize, allocated_bytes: f64, weight: f64) {
         let requested = requested as f64;
         self.weight += weight;
@@ -44,8 +44,8 @@ impl Mean {
         self.taken += allocated_bytes * weight;
         self.ratio += allocated_bytes / requested * weight;
     }
-    /// Returns two ratios of taken to requested bytes: the ratio of the two sums, and the mean of the ratios of all
-    /// sizes.
+    /// Returns two ratios of taken bytes to requested bytes: the ratio of the sums over all sizes, and the mean of the
+    /// ratios of the sizes.
     fn ratios(&self) -> [f64; 2] {
         [self.taken / self.requested, self.ratio / self.weight]
     }
@@ -88,7 +88,7 @@ impl Buddies {
         // A separate cache for a size is worthwhile for objects up to a page.
         let slabs_to = 4096.min(self.largest);
         let [mut even_sizes, mut octaves, mut small_sizes, mut slab_sizes] =
-            [(); 4].map(|()| Mean::default());
+            [(); 4].map(|()| WeightedMeans::default());
         let mut curve = Vec::new();
         // Sizes below the smallest block reveal nothing about powers of two.
         for size in 16..=self.largest {
@@ -181,7 +181,7 @@ impl Buddies {
     }
 }
 
-/// Counts the splits and merges that the allocation and free of one small block cause in an empty heap.
+/// Counts the splits and merges if one small block is allocated and freed in an empty heap.
 fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "Allocating the smallest block from an empty heap, and freeing it",

@@ -13,11 +13,11 @@ use uslab::{Geometry, OrderRule};
 
 /// Does it help to begin the objects of each slab at a different offset?
 ///
-/// A walk reads the first word of each object in a cache, like programs whose hot fields are at the front. The
-/// experiment computes the sets of the first-level cache to which these words belong. If a walk overfills some sets and
-/// leaves others empty, it has cache misses. With colour, the objects of each slab begin one line later than in the
-/// previous slab, as far as the slab's slack allows. The model uses the geometry of this machine's cache. The walk is
-/// also timed, and the table shows whether misses and times agree.
+/// The experiment's loop reads the first word of each object in a cache, like programs whose hot fields are at the
+/// front. The experiment computes to which sets of the first-level cache these first words belong. If the loop
+/// overfills some sets and leaves others empty, it has cache misses. With colour, the objects of each slab begin one
+/// line later than in the previous slab, until the slab's unused space is used up. The model uses the geometry of this
+/// machine's cache. The walk is also timed, and the table shows if its times agree with the modelled misses.
 #[derive(Debug, Args)]
 pub struct Colouring {
     /// Sizes of objects in bytes, separated by commas.
@@ -81,14 +81,14 @@ impl Lines {
     }
 }
 
-/// The layout of a cache's slabs. The slabs have Linux's geometry, either without colour or with all colours that fit
-/// into the slack.
+/// The layout of a cache's slabs. The slabs have Linux's geometry; they have either no colour, or all colours that fit
+/// into the unused space.
 struct Slabs {
     bytes: usize,
     object: usize,
     objects: usize,
     colours: usize,
-    /// The bytes between two colours, which equal the size of a cache line.
+    /// The distance in bytes between two colours, which is the size of a cache line.
     line: usize,
 }
 
@@ -106,7 +106,8 @@ impl Slabs {
     }
 }
 
-/// Returns the misses per thousand accesses of a repeated walk, and the number of cache sets that the walk uses.
+/// Returns the misses per thousand accesses of a repeated loop over the objects, and the number of cache sets that the
+/// loop uses.
 fn model_misses(addresses: &[usize], cache: Cache) -> (f64, usize) {
     let mut cache = Lines::new(cache);
     addresses.iter().for_each(|a| cache.touch(*a));
@@ -133,8 +134,8 @@ impl Effect {
             _ => Self::None,
         }
     }
-    /// Returns the effect, given the ratio of the coloured walk's time to the plain walk's time. Returns `None` if the
-    /// measured rounds do not decide the comparison.
+    /// Returns the effect that corresponds to the coloured walk's time, divided by the plain walk's time. Returns
+    /// `None` if the measured rounds do not decide the comparison.
     fn from_time_ratio(ratio: Spread) -> Option<Self> {
         let confirmed = |holds| holds == Holds::Yes;
         match ratio {
@@ -150,7 +151,7 @@ impl Effect {
     }
 }
 
-/// The source of the cache geometry that the model uses.
+/// The source from which the model takes its cache geometry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GeometrySource {
     Given,
@@ -316,8 +317,8 @@ fn disagreements(findings: &mut Findings, geometry_source: GeometrySource, agree
     });
 }
 
-/// Measures the nanoseconds per access without colour and with colour, and the ratio of the two times, with the layouts
-/// of the model. Each address depends on the value that was read before, so that accesses do not overlap in time.
+/// Measures the nanoseconds per access with and without colour, and the ratio of the two times, for the model's
+/// layouts. Each address depends on the value that the walk has just read, so that accesses do not overlap in time.
 fn times(context: &Context<'_>, cache: Cache, addresses: &[Vec<usize>; 2]) -> anyhow::Result<[Spread; 3]> {
     // The memory is aligned to a page, and to the size of a way.
     let align = (cache.sets as usize * cache.line as usize).next_power_of_two().max(4096);
@@ -366,7 +367,7 @@ mod tests {
         assert_eq!((lines.misses, lines.used()), (5, 2));
     }
 
-    /// Regression test: the output reported misses although the measured times contradicted them.
+    /// Regression test: the output reported cache misses although the measured times contradicted them.
     #[test]
     fn cache_model_that_contradicts_measured_times_is_flagged() {
         let time = |ratio: f64| {

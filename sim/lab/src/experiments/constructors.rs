@@ -32,8 +32,8 @@ pub struct Constructors {
 struct Object([u64; 64]);
 
 impl Object {
-    /// Each word depends on its address, like a list head that points to itself, so that the compiler cannot use one
-    /// wide store.
+    /// Each word depends on its address, like a list head that points to itself, so the compiler cannot set several
+    /// words with one wide store.
     #[inline(never)]
     fn construct(&mut self, words: u16, constructed: &Counter) {
         constructed.add(1);
@@ -41,7 +41,7 @@ impl Object {
             *word = black_box(i as u64) ^ 0x5a5a;
         }
     }
-    /// Changes the object as a user does: sets a word and then resets it, like a lock that is taken and released.
+    /// Changes the object as a user does: sets a word and resets it, like a lock that is taken and released.
     fn write_all_words(&mut self) {
         let word = black_box(&mut self.0[63]);
         *word += 1;
@@ -90,8 +90,8 @@ impl ObjectSource {
     }
 }
 
-/// Returns the number of constructions for a burst size, first with objects that stay constructed, then with a
-/// construction at each allocation.
+/// Returns the number of constructions for a burst size: first for objects that stay constructed, then for construction
+/// at each allocation.
 fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     let count = |keeps_state| {
         let object_source = ObjectSource::new(&counting_subsystem()?, words, keeps_state)?;
@@ -101,8 +101,8 @@ fn counts(words: u16, burst: u32, bursts: u32) -> anyhow::Result<[u64; 2]> {
     Ok([count(true)?, count(false)?])
 }
 
-/// Returns the nanoseconds per object, from allocation to free: with objects that stay constructed, with a construction
-/// at each allocation, and the ratio of the two times.
+/// Returns the nanoseconds per object, from allocation to free, if objects stay constructed and if each allocation
+/// constructs one, and the ratio of the two times.
 fn times(context: &Context<'_>, words: u16, burst: u32, bursts: u32) -> anyhow::Result<[Spread; 3]> {
     let subsystem = Subsystem::new(Config::default())?;
     let object_sources =

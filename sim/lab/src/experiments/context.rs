@@ -15,7 +15,7 @@ pub struct Context<'p> {
     pub seed: u64,
     /// `true` to omit all measured values.
     pub exact: bool,
-    /// `true` to do less work and accept less reliable results.
+    /// `true` to do less work, with less reliable results.
     pub quick: bool,
     /// The progress display.
     pub progress: &'p Progress,
@@ -23,7 +23,7 @@ pub struct Context<'p> {
 
 impl Context<'_> {
     /// Returns a generator of random numbers that starts from the seed. The algorithm is fixed, so that later versions
-    /// of the lab generate equal numbers.
+    /// of the lab yield the same numbers.
     pub(super) fn rng(&self) -> Pcg64 {
         Pcg64::seed_from_u64(self.seed)
     }
@@ -37,7 +37,8 @@ impl Context<'_> {
     }
 }
 
-/// Checks that options, each of which is in its range, do not together request too much time or memory.
+/// Checks that several options together do not request too much time or memory; the range of each option was checked
+/// before.
 ///
 /// # Errors
 /// Fails if `requested` exceeds `max`, both counted in `unit`. The error message names the options.
@@ -46,7 +47,7 @@ pub(super) fn check_bound(options: &str, requested: u64, max: u64, unit: &str) -
     Ok(())
 }
 
-/// Returns a subsystem with four simulated CPUs, whose counts are equal on any machine.
+/// Returns a subsystem with four simulated CPUs, whose counts are the same on every machine.
 pub(super) fn counting_subsystem() -> anyhow::Result<Subsystem> {
     Ok(Subsystem::new(Config::new(PageConfig::default_for(Cpus::simulated(4, 1)?)))?)
 }

@@ -30,7 +30,7 @@ fn pages() -> impl TypedValueParser<Value = &'static CheatSheet> {
 const MEASURED_COLUMNS: [&str; 5] =
     ["refused", "longest, steps", "taken of asked", "bytes beside", "~ns an operation"];
 
-fn measured(run: &Run) -> Vec<Value> {
+fn measured_values(run: &Run) -> Vec<Value> {
     let if_counted = |value| if run.known { value } else { Value::Nothing };
     vec![
         run.outcome.refused.into(),
@@ -122,7 +122,7 @@ fn show_measurements(context: &Context<'_>, names: &[Name], findings: &mut Findi
         &[&["allocator"], &MEASURED_COLUMNS[..]].concat(),
     );
     for (name, run) in names.iter().zip(&runs) {
-        table.row([vec![name.display_name().into()], measured(run)].concat());
+        table.row([vec![name.display_name().into()], measured_values(run)].concat());
     }
     findings.table(table);
     let counted_runs = names.iter().zip(&runs).filter(|(_, run)| run.known);

@@ -12,10 +12,10 @@ use rand_pcg::Pcg64;
 /// Are there half as many holes as blocks?
 ///
 /// The experiment first fills a heap with a number of blocks. Each step then frees a random block, and allocates a
-/// block of a random size. Knuth's argument gives p/2 holes per block, where p is the fraction of allocations that
-/// leave a remainder. With many sizes, p is almost 1; with few sizes, p is smaller. Rounding sizes up to a granule
-/// turns many different sizes into few. Each policy runs with a granule of one byte, and with 16 bytes, the granule of
-/// most heaps. The fifty-percent rule does not predict the quality of a policy.
+/// block of a random size. Knuth's argument gives p/2 holes per block; p is the fraction of allocations that leave a
+/// remainder. With many sizes, p is almost 1; with few sizes, p is smaller. Rounding sizes up to a granule reduces the
+/// number of different sizes. Each policy runs with a granule of 1 byte and with a granule of 16 bytes, as most heaps
+/// have. The fifty-percent rule does not predict the quality of a policy.
 #[derive(Debug, Args)]
 pub struct FiftyPercent {
     /// Blocks in use.
@@ -168,7 +168,7 @@ impl FiftyPercent {
 mod tests {
     use super::*;
 
-    /// Regression test: the effect of rounding to 16 bytes was mistaken for a property of best fit.
+    /// Regression test: the output described an effect of rounding to 16 bytes as a property of best fit.
     #[test]
     fn best_fit_leaves_about_half_as_many_holes_as_blocks() {
         let experiment = FiftyPercent { blocks: 1000, turnovers: 20 };

@@ -1,10 +1,10 @@
 //! The experiment on fragmentation: how much of the free memory is one piece during a workload, and how lifetimes
 //! change this share.
 //!
-//! The size of the largest free block shows how full the memory is, and not how fragmented it is. The experiment
-//! therefore reports the largest block's share of all free memory, with an equal fraction of memory in use for each
-//! allocator. One seed proves nothing, so each figure is the median of ten seeds with an interval, and differences are
-//! computed for each seed separately.
+//! The size of the largest free block shows how full the memory is, but not how fragmented it is. The experiment
+//! therefore reports the largest block's share of all free memory, and gives all allocators the same fraction of used
+//! memory. Results differ between seeds, so each figure is the median of ten seeds with an interval, and differences
+//! are computed per seed.
 
 mod lifetimes;
 mod over_time;
@@ -27,8 +27,8 @@ use policy::{Policy, Run, SEEDS, seeds, shown};
 ///
 /// The workload has random sizes and two kinds of lifetimes: most are short, and some are long. The workload runs in
 /// first fit, best fit, TLSF and buddy, each with the same fraction of memory in use, for ten seeds. The result is the
-/// size of the largest free block as a share of all free memory. Two more runs follow: a run with one kind of lifetime
-/// of equal mean, and a longer run that shows how the share and the search steps change over time.
+/// size of the largest free block as a share of all free memory. Two more runs follow: the first has one kind of
+/// lifetime with the same mean; the second is longer, and shows the share and the search steps over time.
 #[derive(Debug, Args)]
 pub struct Fragmentation {
     #[command(flatten)]
@@ -40,8 +40,8 @@ pub struct Fragmentation {
     memory: Option<u64>,
 }
 
-/// Runs all policies on the workload of one seed. For each policy, the fraction of memory in use equals the fraction
-/// that a buddy allocator with `bytes` bytes has in use.
+/// Runs all policies on the workload of one seed. Each policy has the same fraction of memory in use as a buddy
+/// allocator with `bytes` bytes.
 fn runs_at_equal_use(bytes: usize, workload: &LoadedWorkload) -> anyhow::Result<Vec<Run>> {
     let [buddy, other_policies @ ..] = &Policy::ALL;
     let first = buddy.run(bytes, workload)?;
@@ -146,7 +146,7 @@ fn claim_pools_keep_largest_block(findings: &mut Findings, kept_parts: &[f64]) {
     });
 }
 
-/// Compares first fit with TLSF and buddy, which the folklore considers better. The comparison is made separately for
+/// Compares first fit with TLSF and with buddy, which folklore considers better. The comparison is made separately for
 /// each seed.
 fn claim_first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
     let policy_index = |policy| Policy::ALL.iter().position(|p| *p == policy).unwrap_or(0);
@@ -220,8 +220,8 @@ mod tests {
         Load::of(&context, "uniform:16..1024", "bimodal:20,2000,0.1", 10_000).unwrap()
     }
 
-    /// Regression test: the experiment compared only the sizes of the largest blocks. The size of the largest free
-    /// block mostly shows how full the memory is, and the buddy allocator uses a third more memory.
+    /// Regression test: the experiment compared only the sizes of the largest blocks. That size mostly shows how full
+    /// the memory is, and the buddy allocator uses a third more memory.
     #[test]
     fn placement_policies_are_compared_at_equal_memory_use() {
         let runs = runs_at_equal_use(1 << 18, &workload()).unwrap();
@@ -236,8 +236,8 @@ mod tests {
         assert!(first.in_use() < buddy - 5.0, "{}", first.in_use());
     }
 
-    /// The largest free block that a buddy allocator can have is half of the memory, even if three quarters of the
-    /// memory are free.
+    /// With three quarters of its memory free, a buddy allocator's largest free block can still be only half of the
+    /// memory.
     #[test]
     fn largest_buddy_block_is_compared_with_the_possible_maximum() {
         let sample = |largest, total| Sample {

@@ -1,8 +1,8 @@
 //! Counts the instructions of an operation by running this program again under valgrind.
 //!
 //! The program runs each case twice, with different numbers of operations. The difference between the two counts is due
-//! only to the additional operations; the instructions of the program's start cancel. The count is exact for one build
-//! of the program, but different compilers give different counts.
+//! only to the additional operations, because both counts include the program's start. The count is exact for one build
+//! of the program; different compilers give different counts.
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::process::Command;
 use uslab::pool::{HeapArea, IndexPool, Initialise, SafePool};
 
-/// A case whose instructions are counted: an allocation and a free, with one allocator and one state of its heap.
+/// A case whose instructions are counted: one allocation and one free, for one allocator and one heap state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the name must have an allocator and the state of its heap")]
 pub enum Case {
@@ -47,7 +47,7 @@ pub struct Instructions {
 const HEAP: usize = 1 << 20;
 const REQUEST_BYTES: usize = 100;
 
-/// Fragments a heap, so that it has many small holes, none of which can serve a request, and a large hole at the end.
+/// Fragments a heap: it gets many small holes that cannot serve a request, and a large hole at its end.
 fn fragment<A: Allocator>(allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..HEAP / 128).map_while(|_| allocator.alloc(small)).collect();
@@ -69,7 +69,7 @@ fn pairs<A: Allocator>(mut allocator: A, fragmented: bool, operations: u32) -> a
     Ok(())
 }
 
-/// Runs Kenwright's pool while some blocks were never used, so that each allocation may add a block to the free list.
+/// Runs Kenwright's pool while some blocks are still unused, so that each allocation may add a block to the free list.
 fn alloc_and_free_borrowed(policy: Initialise, checked: bool, operations: u32) -> anyhow::Result<()> {
     let blocks = 2 * operations as usize;
     let area = HeapArea::new(128 * blocks, 64)?;
@@ -108,7 +108,7 @@ impl Instructions {
 /// Returns the number of instructions of one allocation and one free, or `None` if valgrind is not installed.
 ///
 /// # Errors
-/// Fails if valgrind is installed but fails.
+/// Fails if valgrind is installed but its run fails.
 fn instructions_per_pair(case: Case) -> anyhow::Result<Option<f64>> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
     let name = case.to_possible_value().context("the case has no name")?;
@@ -142,7 +142,7 @@ fn instructions_per_pair(case: Case) -> anyhow::Result<Option<f64>> {
 /// twice.
 ///
 /// # Errors
-/// Fails if valgrind is installed but fails.
+/// Fails if valgrind is installed but its run fails.
 pub(super) fn instruction_table(
     context: &Context<'_>,
     findings: &mut Findings,

@@ -1,5 +1,5 @@
-//! The experiment on the duration of single allocations: a frame's time depends on its slowest allocation, not on the
-//! median allocation.
+//! The experiment on the duration of single allocations: the slowest allocation determines a frame's time, and the
+//! median does not.
 
 use super::{Context, check_bound};
 use crate::allocators::{Allocator, Linear, System};
@@ -20,7 +20,7 @@ use uslab::{Block, Config, Gfp, Malloc, Subsystem};
 /// Each frame allocates blocks of 16 to 1,024 bytes, times and writes each block, and frees all blocks at its end. The
 /// allocators are the system's malloc in a fresh heap, the same malloc in a fragmented heap, a linear allocator that is
 /// reset, and slabs. The experiment finds the cause of each slow call: a page fault, another program on the CPU, or the
-/// allocator itself. Calls that another program interrupted are shown, but excluded from statements about allocators.
+/// allocator itself. Calls that another program interrupted are shown, but statements about allocators exclude them.
 /// Frames run in rounds; the allocators alternate, and each round uses a new heap.
 #[derive(Debug, Args)]
 pub struct Latency {
@@ -33,13 +33,13 @@ pub struct Latency {
 }
 
 /// The duration in nanoseconds from which a call counts as slow, so that the experiment looks for its cause.
-const SLOW: u64 = 1000;
+const SLOW_CALL_NS: u64 = 1000;
 /// The length of a frame at 60 Hz, in milliseconds.
 const FRAME: f64 = 16.6;
 
 /// For each possible cause, the number of slow calls.
 #[derive(Default)]
-struct Causes {
+struct SlowCallCauses {
     faults: u64,
     switches: u64,
     own: u64,
@@ -50,15 +50,15 @@ struct CallTimes {
     all: Histogram<u64>,
     /// The durations of all calls that no other program interrupted.
     own: Histogram<u64>,
-    causes: Causes,
+    causes: SlowCallCauses,
 }
 
 /// The durations of all calls to one allocator.
 struct AllocatorTimes {
     allocs: CallTimes,
     frees: CallTimes,
-    /// The time in nanoseconds of all calls in the worst frame, first including and then excluding calls that another
-    /// program interrupted.
+    /// The total time in nanoseconds of the worst frame's calls: first with calls that another program interrupted,
+    /// then without them.
     worst_frame: [u64; 2],
 }
 
@@ -83,22 +83,22 @@ const LINEAR: usize = 2;
 
 impl CallTimes {
     fn new() -> anyhow::Result<Self> {
-        Ok(Self { all: histogram()?, own: histogram()?, causes: Causes::default() })
+        Ok(Self { all: histogram()?, own: histogram()?, causes: SlowCallCauses::default() })
     }
     /// Adds the durations that were measured in another round.
     fn add(&mut self, other: &Self) -> anyhow::Result<()> {
         self.all.add(&other.all)?;
         self.own.add(&other.own)?;
-        let Causes { faults, switches, own } = other.causes;
+        let SlowCallCauses { faults, switches, own } = other.causes;
         self.causes.faults += faults;
         self.causes.switches += switches;
         self.causes.own += own;
         Ok(())
     }
-    /// Records a duration. Returns `true` if the allocator itself caused the duration of the call.
+    /// Records a duration. Returns `true` if the allocator caused the duration of the call.
     fn record(&mut self, nanoseconds: u64, clock: &mut Clock) -> bool {
         self.all.saturating_record(nanoseconds);
-        let descheduled = nanoseconds >= SLOW && {
+        let descheduled = nanoseconds >= SLOW_CALL_NS && {
             let [faults, switches] = clock.faults_and_switches();
             let cause = match (switches, faults) {
                 (true, _) => &mut self.causes.switches,
@@ -115,9 +115,9 @@ impl CallTimes {
     }
 }
 
-/// Times calls, and finds the cause of slow calls: all events since the last check are attributed to the slow call.
-/// Checking for events takes longer than most calls take. The clock therefore checks only after a slow call, and before
-/// a call if the last check was made too long ago.
+/// Times calls and finds the causes of slow calls: all events since the last check count as causes of the slow call.
+/// Checking for events takes longer than most of the timed calls. The clock therefore checks only after a slow call,
+/// and before a call if the last check was too long ago.
 struct Clock {
     last: Instant,
     before: (i64, i64),
@@ -131,7 +131,7 @@ impl Clock {
     #[inline(always)]
     fn time<T>(&mut self, call: impl FnOnce() -> T) -> (u64, T) {
         let mut start_time = Instant::now();
-        if (start_time - self.last).as_nanos() as u64 >= SLOW {
+        if (start_time - self.last).as_nanos() as u64 >= SLOW_CALL_NS {
             self.before = usage();
             start_time = Instant::now();
         }
@@ -263,7 +263,7 @@ fn alloc_and_write<A: Allocator>(allocator: &mut A, layout: Layout) -> Option<A:
     Some(block)
 }
 
-/// Fragments a heap, so that 50,000 blocks of all sizes remain, with equally many holes between them.
+/// Fragments a heap: 50,000 blocks of all sizes remain, with the same number of holes between them.
 fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::Result<Vec<A::Block>> {
     let mut rng = context.rng();
     let mut all = Vec::new();
@@ -278,12 +278,12 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
     Ok(kept_blocks)
 }
 
-/// The quantiles that the table shows: a value `n` means that one call in `n` is as slow as the quantile or slower.
+/// The quantiles in the table: a value `n` means that one call in `n` is at least as slow as the quantile.
 const QUANTILES_ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
-/// Returns the shortest duration among the slowest `1 / fraction` of the samples, or `None` if there are too few
+/// Returns the shortest duration among the min_of_slowest `1 / fraction` of the samples; `None` if there are too few
 /// samples.
-fn slowest(times: &Histogram<u64>, fraction: u64) -> Option<u64> {
+fn min_of_slowest(times: &Histogram<u64>, fraction: u64) -> Option<u64> {
     (times.len() >= fraction).then(|| times.value_at_quantile(1.0 - 1.0 / fraction as f64))
 }
 
@@ -308,8 +308,8 @@ fn quantiles(
     let mut table = Table::new(title, &columns);
     for (name, allocator_times) in all {
         let (allocs, frees) = (histogram_of(&allocator_times.allocs), histogram_of(&allocator_times.frees));
-        let alloc = [2, 100, 1000, 10_000].map(|fraction| slowest(allocs, fraction).into());
-        let free = [2, 1000].map(|fraction| slowest(frees, fraction).into());
+        let alloc = [2, 100, 1000, 10_000].map(|fraction| min_of_slowest(allocs, fraction).into());
+        let free = [2, 1000].map(|fraction| min_of_slowest(frees, fraction).into());
         table.row(
             [
                 vec![(*name).into(), allocs.len().into()],
@@ -337,7 +337,9 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
         |times| &times.own,
     ));
     let mut causes = Table::new(
-        format!("Why allocations took {SLOW} ns or more, and the cost of the worst frame with its frees"),
+        format!(
+            "Why allocations took {SLOW_CALL_NS} ns or more, and the cost of the worst frame with its frees"
+        ),
         &[
             "allocator",
             "~descheduled",
@@ -349,7 +351,7 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
         ],
     );
     for (name, allocator_times) in all {
-        let Causes { faults, switches, own: own_causes } = allocator_times.allocs.causes;
+        let SlowCallCauses { faults, switches, own: own_causes } = allocator_times.allocs.causes;
         let worst_frame_ms = allocator_times.worst_frame.map(|nanoseconds| nanoseconds as f64 / 1e6);
         causes.row(vec![
             (*name).into(),
@@ -368,7 +370,10 @@ fn report(findings: &mut Findings, all: &[(&str, AllocatorTimes)]) {
     );
     let own_causes = |allocator_times: &AllocatorTimes| {
         let times = &allocator_times.allocs.own;
-        QUANTILES_ONE_IN.into_iter().filter_map(|n| Some((n as f64, slowest(times, n)? as f64))).collect()
+        QUANTILES_ONE_IN
+            .into_iter()
+            .filter_map(|n| Some((n as f64, min_of_slowest(times, n)? as f64)))
+            .collect()
     };
     findings.chart(Chart {
         title: "The slowest allocation in N, without descheduled ones".into(),
@@ -410,8 +415,8 @@ fn bins(times: &Histogram<u64>) -> Vec<(f64, f64)> {
     bins.into_iter().map(|(bin, count)| (bin as f64, count as f64)).collect()
 }
 
-/// Adds the claim about the slowest calls, which compares a quantile that at least ten samples of each round exceed.
-/// Calls during which the thread lost its CPU do not count. The claim compares the allocators separately in each round.
+/// Adds the claim about the slowest calls; it compares a quantile that at least ten samples of each round exceed. Calls
+/// during which the thread lost its CPU do not count. The claim compares the allocators separately in each round.
 fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]) {
     let samples =
         all.iter().flatten().map(|allocator_times| allocator_times.allocs.own.len()).min().unwrap_or(0);
@@ -421,7 +426,7 @@ fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]
     };
     let ratio = |malloc: usize, fraction: u64| {
         let tail_of = |allocator_times: &AllocatorTimes| {
-            slowest(&allocator_times.allocs.own, fraction).unwrap_or(1) as f64
+            min_of_slowest(&allocator_times.allocs.own, fraction).unwrap_or(1) as f64
         };
         let rounds = all[malloc].iter().zip(&all[LINEAR]);
         Spread::of(rounds.map(|(malloc, linear)| tail_of(malloc) / tail_of(linear)).collect())
@@ -433,8 +438,7 @@ fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]
         source: "Memory Allocators from Scratch".into(),
         found: format!(
             "malloc's median is {} times the linear allocator's; its slowest call of {fraction} takes {} times as long in a fresh \
-             heap and {} times as long in a fragmented heap, in frames of {} allocations, without descheduled calls; less than \
-             1.5 times counts as the same, 50 times as two orders",
+             heap and {} times as long in a fragmented heap, in frames of {} allocations, without descheduled calls; less than 1.5 times counts as the same median, and 50 times as a tail that is two orders of magnitude longer",
             median.shown(1),
             fresh_tail.shown(0),
             tail.shown(0),
@@ -453,9 +457,9 @@ mod tests {
     fn quantile_with_too_few_samples_is_not_shown() {
         let mut times = histogram().unwrap();
         (1..=1000).for_each(|nanoseconds| times.saturating_record(nanoseconds));
-        assert_eq!(slowest(&times, 2), Some(500));
-        assert_eq!(slowest(&times, 1000), Some(999));
-        assert_eq!(slowest(&times, 10_000), None);
+        assert_eq!(min_of_slowest(&times, 2), Some(500));
+        assert_eq!(min_of_slowest(&times, 1000), Some(999));
+        assert_eq!(min_of_slowest(&times, 10_000), None);
     }
 
     #[test]
@@ -475,10 +479,10 @@ mod tests {
         // An old count of -1 simulates a context switch since the last check; an old count of `i64::MAX` simulates
         // none.
         clock.before.1 = -1;
-        assert!(!times.record(SLOW, &mut clock), "the thread must have been descheduled");
+        assert!(!times.record(SLOW_CALL_NS, &mut clock), "the thread must have been descheduled");
         clock.before.1 = i64::MAX;
-        assert!(times.record(SLOW, &mut clock));
-        assert!(times.record(SLOW - 1, &mut clock), "a fast call must not be examined");
+        assert!(times.record(SLOW_CALL_NS, &mut clock));
+        assert!(times.record(SLOW_CALL_NS - 1, &mut clock), "a fast call must not be examined");
         assert_eq!((times.all.len(), times.own.len(), times.causes.switches), (3, 2, 1));
     }
 }

@@ -32,11 +32,12 @@ fn line(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "expected a power of two from 8 to 4096".to_owned())
 }
 
-/// Returns the number of lines that a walk loads from structs, from one array per field, and from one array per number;
-/// and the number of bytes that it uses.
+/// Returns the number of lines that a walk loads from structs, from arrays per field and from arrays per number, and
+/// the number of bytes that it uses.
 fn traced(access: &Access, n: u64, line: u64) -> [u64; 4] {
-    let lines = Arrangement::ALL
-        .map(|layout| access.loaded(layout, n, line).into_iter().filter(|loaded| *loaded).count() as u64);
+    let lines = Arrangement::ALL.map(|layout| {
+        access.loaded_lines(layout, n, line).into_iter().filter(|loaded| *loaded).count() as u64
+    });
     [lines[0], lines[1], lines[2], access.used(n)]
 }
 
@@ -57,8 +58,7 @@ fn local(rng: &mut Pcg64) -> Matrix {
     })
 }
 
-/// A node that is allocated separately: pointers lead to its children, and a name and flags are between the fields that
-/// the walk uses.
+/// A separately allocated node, with pointers to its children; a name and flags separate the fields that the walk uses.
 struct Node {
     local: Matrix,
     world: Matrix,
@@ -109,14 +109,13 @@ impl Node {
     }
 }
 
-/// A node in an array that has the order of the walk: a node is followed by its first child and all descendants of that
-/// child, then by its next child.
+/// A node in an array in walk order: after the node come its first child with all descendants, and then the next child.
 struct PlacedNode {
     local: Matrix,
     world: Matrix,
     _name: [u8; 48],
     dirty: bool,
-    /// The distance between two children of the node; 0 for a node without children.
+    /// The distance between two neighbouring children of the node; 0 if the node has no children.
     apart: usize,
 }
 
@@ -160,14 +159,15 @@ fn update_placed_nodes(nodes: &mut [PlacedNode], index: usize, parent: &Matrix) 
     }
 }
 
-/// The tree as arrays, level by level, which contain only the data that an update reads and writes.
-struct Flat {
+/// The tree as arrays, one per level, which contain only the data that an update reads or writes.
+struct FlatTree {
     local: Vec<Matrix>,
     world: Vec<Matrix>,
 }
 
-impl Flat {
-    /// The children of node `i` are the nodes `10 i + 1 ..= 10 i + 10`, so the children of a level form the next level.
+impl FlatTree {
+    /// The children of node `i` are the nodes `10 i + 1 ..= 10 i + 10`, so the children of all nodes of a level form
+    /// the next level.
     fn update<const DISTANCE: usize>(&mut self) {
         self.world[0] = self.local[0];
         for i in 1..self.local.len() {
@@ -198,7 +198,7 @@ fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
     let nodes = (0..=TREE_LEVELS as u32).map(|level| FAN_OUT.pow(level)).sum::<usize>();
     let local = |i: usize| local(&mut Pcg64::seed_from_u64(i as u64));
     let mut array = PlacedNode::tree(TREE_LEVELS, local);
-    let mut flat = Flat { local: (0..nodes).map(local).collect(), world: vec![identity; nodes] };
+    let mut flat = FlatTree { local: (0..nodes).map(local).collect(), world: vec![identity; nodes] };
     // Other work between two frames evicts the tree from the nearest caches.
     let mut other_memory = vec![0u8; 4 << 20];
     let samples = clock::rounds(context.rounds() * 5, STEPS.len(), |step| {
@@ -317,7 +317,7 @@ impl Layout {
 mod tests {
     use super::*;
 
-    /// The tutorial claims values of 25 % and a factor of 4, but its layout yields other values.
+    /// The tutorial claims 25 % and a factor of 4, but its layout yields other values.
     #[test]
     fn struct_of_arrays_loads_three_eighths_of_the_bytes() {
         let [structs, fields, scalars, used_bytes] = traced(&ACCESSES[1], 4096, 64);
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!([structs, fields, scalars], [2048; 3]);
     }
 
-    /// A line of 64 bytes contains sixteen floats, of which an entity uses four.
+    /// A line of 64 bytes contains sixteen floats, and an entity uses four of them.
     #[test]
     fn cache_line_holds_sixteen_floats() {
         assert_eq!(traced(&ACCESSES[0], 16, 64)[2], 1);
@@ -346,7 +346,7 @@ mod tests {
         let locals: Vec<Matrix> = (0..111).map(|i| local(&mut Pcg64::seed_from_u64(i))).collect();
         let mut placed = PlacedNode::tree(2, |i| locals[i]);
         update_placed_nodes(&mut placed, 0, &identity);
-        let mut flat = Flat { world: vec![identity; locals.len()], local: locals };
+        let mut flat = FlatTree { world: vec![identity; locals.len()], local: locals };
         flat.update::<0>();
         let flat_world = flat.world.clone();
         flat.update::<16>();

@@ -32,7 +32,7 @@ pub(super) struct Load {
 #[derive(Debug)]
 pub(super) struct LoadedWorkload {
     pub(super) ops: Vec<Op>,
-    /// The size of the largest request, and the strictest alignment of any request.
+    /// The size of the largest request, and the largest alignment of any request.
     pub(super) largest: Layout,
     /// The size of the smallest request, in bytes.
     smallest: usize,
@@ -60,7 +60,7 @@ impl Load {
         load.open(context)
     }
 
-    /// Returns `true` if the operations come from a file, so that the seed has no effect.
+    /// Returns `true` if the operations come from a file, so that the seed has no effect on them.
     pub(super) fn is_recorded(&self) -> bool {
         self.trace.is_some()
     }
@@ -113,7 +113,7 @@ impl LoadedWorkload {
         self.ops.iter().copied().map(Ok)
     }
     /// Returns the memory size that the options request. By default, the size is twice the peak of the requested bytes,
-    /// rounded up to a power of two of at least 64 KiB, which all allocators accept.
+    /// rounded up to a power of two of at least 64 KiB; all allocators accept such a size.
     pub(super) fn memory(&self, requested: Option<u64>) -> anyhow::Result<usize> {
         const MAX_BYTES: usize = crate::allocators::memory::Memory::MAX_BYTES;
         let bytes = match requested {
@@ -154,8 +154,8 @@ pub(super) fn memory(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
-    /// Regression test: when the bytes of 2^23 blocks of 2^40 bytes were doubled, the result overflowed to 0, and the
-    /// workload got a memory of 64 KiB.
+    /// Regression test: twice the bytes of 2^23 blocks of 2^40 bytes overflowed to 0, so the workload got a memory of
+    /// 64 KiB.
     #[test]
     fn sum_of_requested_bytes_does_not_overflow() {
         let block = |id, bytes| Op::Alloc { id, layout: Layout::from_size_align(bytes, 1).unwrap() };

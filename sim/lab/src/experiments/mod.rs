@@ -51,7 +51,7 @@ pub enum Experiment {
 }
 
 impl Experiment {
-    /// Runs the experiment. Returns the experiment's findings, or `None` if the subcommand only produces data for
+    /// Runs the experiment. Returns the experiment's findings, or `None` if the subcommand only provides data to
     /// another run of the program.
     ///
     /// # Errors

@@ -33,8 +33,8 @@ fn memory(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "expected a power of two from 65536 to 67108864".to_owned())
 }
 
-/// Fills an allocator with blocks, and then frees each block for which `stays` returns `false`. Returns the number of
-/// blocks that filled the allocator, and the holes.
+/// Fills an allocator with blocks, and then frees each block for whose number `stays` returns `false`. Returns the
+/// number of blocks that filled the allocator, and the holes that remained.
 struct Fill<F> {
     layout: Layout,
     stays: F,

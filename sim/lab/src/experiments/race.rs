@@ -1,4 +1,4 @@
-//! The experiment that runs one workload on every allocator, and reports the remaining holes and the time.
+//! The experiment that runs one workload on every allocator, and reports time and remaining holes.
 
 use super::Context;
 use super::load::{Load, LoadedWorkload, memory};
@@ -17,8 +17,8 @@ use std::hint::black_box;
 /// Which allocator leaves which holes under one workload, and how fast is it?
 ///
 /// The same operations run through every allocator, each in memory of the same size. The experiment fills and verifies
-/// the blocks. The experiment counts the free pieces at the end, the refused requests, and the search steps. The same
-/// operations are then timed without the checks.
+/// the blocks. The experiment counts the free pieces at the end, the refused requests, and the search steps. The
+/// operations are then timed again, without the checks.
 #[derive(Debug, Args)]
 pub struct Race {
     #[command(flatten)]
@@ -42,8 +42,8 @@ impl AllocatorVisitor for Counting<'_> {
     }
 }
 
-/// A trial that only runs the operations, so that their time can be measured. A vector holds the live blocks at indices
-/// that [`dense`] assigned before the run.
+/// A trial that only runs the operations, so that their time can be measured. A vector holds the live blocks; [`dense`]
+/// assigned their indices before the run.
 struct TimingTrial<'l> {
     ops: &'l [DenseOp],
     blocks: usize,
@@ -125,9 +125,9 @@ impl Run {
     }
 }
 
-/// Drives each allocator in `names` through a workload; each allocator has `bytes` bytes of memory. Then times the
-/// allocators alternately, unless `exact` is set. If an allocator cannot serve the workload, its result is the reason;
-/// the other allocators are not affected.
+/// Drives each allocator in `names` through a workload; each allocator has `bytes` bytes of memory. Unless `exact` is
+/// set, also times the allocators, which then run alternately. If an allocator cannot serve the workload, its result is
+/// the reason; the other allocators still run.
 ///
 /// # Errors
 /// Fails if no allocator can serve the workload, or memory is exhausted.

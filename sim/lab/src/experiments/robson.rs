@@ -1,5 +1,5 @@
-//! Robson's adversary: a program that forces every allocator that does not move blocks to take far more memory than the
-//! program uses ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
+//! Robson's adversary: a program that uses little memory, but forces every allocator that does not move blocks to take
+//! far more ("An Estimate of the Store Size Necessary for Dynamic Storage Allocation", 1971).
 
 use super::Context;
 use crate::demos::robson::{MOVING_ALLOCATOR_NAME, NoRoom, Round, UNIT, attacks, bound};
@@ -30,7 +30,7 @@ fn memory(text: &str) -> Result<usize, String> {
 }
 
 /// Runs the attack. Returns, after each step, the end of the highest block that was ever in use.
-fn tops(attack: &mut dyn Round, doublings: u32) -> Result<Vec<usize>, NoRoom> {
+fn run_attack(attack: &mut dyn Round, doublings: u32) -> Result<Vec<usize>, NoRoom> {
     let mut steps = vec![attack.fill()?];
     for _ in 0..doublings {
         attack.free();
@@ -60,10 +60,10 @@ impl Robson {
         let (_, mut moving) = attacks.pop().context("the allocator that moves blocks")?;
         let mut runs = Vec::new();
         for (name, mut attack) in attacks {
-            runs.push((name, tops(&mut *attack, doublings)?));
+            runs.push((name, run_attack(&mut *attack, doublings)?));
             stage.at(runs.len() as u64);
         }
-        let compacting_steps = tops(&mut *moving, doublings);
+        let compacting_steps = run_attack(&mut *moving, doublings);
         drop(stage);
         let bound = |i: usize| bound(live, i);
         let mut table = Table::new(

@@ -1,5 +1,5 @@
-//! The experiment on the two guarantees of TLSF: the distance between classes bounds the waste, and the time is bounded
-//! in any state of the heap (Masmano, Ripoll, Crespo and Real, 2004).
+//! The experiment on two guarantees of TLSF: the class distance bounds the waste, and the time is bounded in any heap
+//! state (Masmano, Ripoll, Crespo and Real, 2004).
 
 use super::Context;
 use crate::allocators::heap::{Fit, Order};
@@ -28,13 +28,13 @@ pub struct TwoLevels {
     sizes: Vec<u32>,
 }
 
-/// The largest size in the picture, in bytes, and the number of sizes that one point of the curve represents.
+/// The largest size in the picture in bytes, and the number of sizes that one point of the curve covers.
 const MAX_SHOWN_SIZE: usize = 2048;
 const SIZES_PER_POINT: usize = 8;
 
-/// Returns, for each group of [`SIZES_PER_POINT`] sizes, the largest rounding in % of the size. Drawing one size of
-/// each [`SIZES_PER_POINT`] sizes would show no rounding: classes below 256 bytes begin at multiples of 8, which are
-/// not rounded.
+/// Returns, for each group of [`SIZES_PER_POINT`] sizes, the largest rounding in % of the size. Drawing only one size
+/// of each [`SIZES_PER_POINT`] would show no rounding: below 256 bytes, classes begin at multiples of 8, which are not
+/// rounded.
 fn rounding(classes: Classes) -> anyhow::Result<Vec<(f64, f64)>> {
     let waste_ratio = |size: usize| {
         let rounded_size = classes.round_up(size).context("each size must have a class")?;
@@ -169,8 +169,8 @@ impl TwoLevels {
     }
 }
 
-/// Returns the steps that an allocation of 100 bytes takes among holes of 48 bytes, and the bytes of headers and links
-/// that the allocation and the free access.
+/// Returns the steps of an allocation of 100 bytes among holes of 48 bytes, and the bytes of headers and links that it
+/// and its free access.
 fn steps_among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[u64; 3]> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..2 * holes).map_while(|_| allocator.alloc(small)).collect();
@@ -266,8 +266,7 @@ fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Resul
         says: "an allocation takes less than 200 instructions".into(),
         source: "Masmano and others 2008, about their C code, as the tutorial cites it".into(),
         found: format!(
-            "here an allocation and a free together take {empty:.0} in an empty heap and {full:.0} in a full one: less than 200 counts as yes, less than 400 as partly. This is a rewrite that checks each access against the bounds of the memory, and says \
-             nothing of theirs"
+            "an allocation and a free together take {empty:.0} instructions in an empty heap, and {full:.0} in a full heap; less than 200 counts as a confirmation, less than 400 as a partial one. The measured code is a rewrite that checks each access against the bounds of the memory, so these counts do not apply to the authors' C code"
         ),
         holds: match empty.max(full) {
             ..200.0 => Holds::Yes,

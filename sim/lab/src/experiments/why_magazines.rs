@@ -1,4 +1,4 @@
-//! The experiment on the two magazines of a CPU (Bonwick and Adams, "Magazines and Vmem", 2001); it counts visits to
+//! The experiment on the two magazines of a CPU (Bonwick and Adams, "Magazines and Vmem", 2001), which counts visits to
 //! shared structures.
 
 use super::{Context, check_bound, counting_subsystem};
@@ -23,7 +23,7 @@ pub struct WhyMagazines {
 }
 
 /// The number of bursts at each offset, not counting the warm-up.
-const BURSTS: u32 = 64;
+const BURSTS_PER_OFFSET: u32 = 64;
 /// The largest number of allocations and frees that a run may make; they take about a minute.
 const MAX_OPERATIONS: u64 = 2_000_000_000;
 
@@ -91,18 +91,18 @@ impl<'c> Source<'c> for SingleMagazine<'c> {
     }
 }
 
-/// Returns the visits per operation for bursts of `burst` allocations followed by equally many frees: the mean over all
-/// offsets from the edge of a magazine, and the worst offset.
+/// Returns the visits per operation for bursts of `burst` allocations and equally many frees: the mean over all offsets
+/// from a magazine's edge, and the worst offset.
 fn visits<'c>(source: &mut impl Source<'c>, burst: u32, capacity: u16) -> anyhow::Result<(f64, f64)> {
     let mut used_objects: Vec<Block<'c>> = Vec::new();
-    let operations = f64::from(2 * burst * BURSTS);
+    let operations = f64::from(2 * burst * BURSTS_PER_OFFSET);
     let (mut sum, mut worst_rate) = (0.0, 0.0f64);
     for _ in 0..capacity {
         // Each pass keeps one more object in use, so that the bursts begin at the next offset.
         used_objects.push(source.alloc()?);
         let mut before = 0;
-        for round in 0..2 * BURSTS {
-            if round == BURSTS {
+        for round in 0..2 * BURSTS_PER_OFFSET {
+            if round == BURSTS_PER_OFFSET {
                 before = source.visits();
             }
             for _ in 0..burst {
@@ -131,7 +131,7 @@ impl WhyMagazines {
         // The operations are the allocations and frees of each burst length, at all offsets, for each of the four
         // sources.
         let objects = u64::from(longest) * u64::from(longest + 1) / 2;
-        let operations = objects * u64::from(2 * BURSTS) * u64::from(capacity) * 4 * 2;
+        let operations = objects * u64::from(2 * BURSTS_PER_OFFSET) * u64::from(capacity) * 4 * 2;
         let options = format!("--capacity {} --burst {}", self.capacity, self.burst.unwrap_or(longest));
         check_bound(
             &options,

@@ -1,6 +1,6 @@
 //! Measures the CPU time of loops, in rounds in which the contenders run alternately.
 //!
-//! The cost of a loop is the CPU time that its thread used. Time in which the thread has no CPU does not count, so a
+//! The cost of a loop is the CPU time that its thread used. Time in which the thread does not run does not count, so a
 //! busy machine distorts CPU time less than wall-clock time. Contenders run alternately, so that disturbances of the
 //! machine affect all contenders equally. The result is the median over all rounds, with an interval. A claim is
 //! decided only if the whole interval is on one side of its limit.
@@ -10,7 +10,7 @@ use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Returns the CPU time of the calling thread. The cost is a system call, about 0.2 microseconds.
+/// Returns the CPU time of the calling thread. The call costs a system call, about 0.2 microseconds.
 pub fn cpu() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
@@ -22,8 +22,8 @@ pub fn nanoseconds(work: impl FnOnce()) -> f64 {
     (cpu() - start_time).as_nanos() as f64
 }
 
-/// Returns the order in which the contenders run in a round. Each round begins with another contender and reverses the
-/// direction, so that no contender always runs after the same other contender.
+/// Returns the order in which the contenders run in a round. Each round begins with a different contender and reverses
+/// the direction, so no contender always runs after the same one.
 pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |i| {
         let i = (i + round) % contenders;
@@ -31,14 +31,15 @@ pub fn turns(round: usize, contenders: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The measurements of one contender, for each round. Measurements of two contenders in one round can be compared.
+/// The measurements of one contender, for each round. Measurements of two contenders can be compared if they belong to
+/// the same round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples<const N: usize>(Vec<[f64; N]>);
 
-/// The median of several rounds, and an interval that contains the true median with a confidence of at least 95 %. In
-/// `n` sorted values, the ends of the interval are the `k`-th values from both ends, where `k` follows from the
-/// binomial distribution. With fewer than six rounds, the interval goes from the smallest to the largest value. The
-/// interval does not assume any distribution of times.
+/// The median of several rounds, with an interval that contains the true median with a confidence of at least 95 %. The
+/// ends of the interval are the `k`-th values from both ends of `n` sorted values; `k` follows from the binomial
+/// distribution. With fewer than six rounds, the interval goes from the smallest to the largest value. The interval
+/// does not assume any distribution of times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
     /// The middle value of the sorted measurements, or the mean of the two middle values.
@@ -66,7 +67,7 @@ pub fn rounds<const N: usize>(
     samples
 }
 
-/// Runs each contender as [`rounds`] does; a turn may fail, and the first failure ends the run.
+/// Runs each contender as [`rounds`] does, but a turn may fail; the first failure ends the run.
 ///
 /// # Errors
 /// Returns the error of the first turn that fails.
@@ -95,8 +96,8 @@ impl<const N: usize> Samples<N> {
     pub fn spread_of(&self, value_of: impl Fn(&[f64; N]) -> f64) -> Spread {
         Spread::of(self.0.iter().map(value_of).collect())
     }
-    /// Returns the spread of the ratio to `other`, computed for each round, because a disturbance affects both
-    /// contenders of a round.
+    /// Returns the spread of the ratio to `other`; the ratio is computed for each round, because a disturbance affects
+    /// both contenders of a round.
     pub fn times(&self, other: &Self, index: usize) -> Spread {
         Spread::of(self.pairs(other).map(|(a, b)| a[index] / b[index]).collect())
     }
@@ -156,8 +157,7 @@ impl Spread {
     }
 }
 
-/// Returns the number of values to omit at each end, so that the remaining values enclose the median with a confidence
-/// of 95 %.
+/// Returns the number of values to omit at each end; the remaining values enclose the median with a confidence of 95 %.
 fn values_omitted_at_each_end(n: usize) -> usize {
     // The probability that at most `k` of `n` values are below the median is summed from the binomial distribution,
     // term by term.
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(Spread::of(vec![]), Spread::default());
     }
 
-    /// Regression test: verdicts changed from run to run, because they depended on a single measurement.
+    /// Regression test: verdicts changed from run to run, because each depended on a single measurement.
     #[test]
     fn claim_is_undecided_if_the_interval_contains_the_limit() {
         let spread = Spread::of((1..=9).map(f64::from).collect());

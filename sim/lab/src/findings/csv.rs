@@ -3,8 +3,8 @@
 use super::{Findings, Part, Table, Value};
 
 impl Findings {
-    /// Writes tables and pictures as CSV; a line has four columns: the part of the findings; the row, curve or bar; the
-    /// column or the position on the axis; and the value. The first three columns of a line identify the value.
+    /// Writes tables and pictures as CSV with four columns: the part of the findings; the row, curve or bar; the column
+    /// or axis position; and the value. The first three columns of a CSV line identify the value.
     ///
     /// # Errors
     /// The contents of findings never cause a failure.
@@ -58,7 +58,7 @@ impl Findings {
 }
 
 impl Table {
-    /// Joins the values of the columns that together name a row.
+    /// Joins the values of the columns that together name a table row.
     fn name(&self, row: &[Value]) -> String {
         let words: Vec<_> = row.iter().take(self.named_by).map(|value| value.shown(false)).collect();
         words.join("; ")

@@ -3,7 +3,7 @@
 //!
 //! Measured values are marked as measured, and can be [omitted](Findings::without_measured). Measured values are mostly
 //! times, but also page faults and instructions; they differ between machines, builds or runs. All other values follow
-//! from the seed, and are equal on any machine, byte for byte.
+//! from the seed, and are the same on every machine, byte for byte.
 //!
 //! | module | |
 //! |---|---|
@@ -59,7 +59,8 @@ pub enum Part {
     Note(String),
 }
 
-/// A table: rows of values under named columns. The first columns together name a row; no two rows have equal names.
+/// A table: rows of values under named columns. The leading columns together name a row, and no two rows have the same
+/// name.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
     /// The title of the table, which describes its contents.
@@ -103,7 +104,7 @@ pub struct Claim {
     pub says: String,
     /// The source's name.
     pub source: String,
-    /// The result of the experiment, on which the verdict is based.
+    /// The result of the experiment on which its verdict is based.
     pub found: String,
     /// The verdict of the experiment on the statement.
     pub holds: Holds,
@@ -121,7 +122,7 @@ pub enum Holds {
     Partly,
     /// The claim does not hold.
     No,
-    /// The findings do not decide the claim, because runs or seeds differ too much from each other.
+    /// The findings do not decide the claim, because the runs or seeds differ too much.
     Undecided,
 }
 
@@ -130,8 +131,8 @@ impl Holds {
     pub fn from_certain_result(holds: bool) -> Self {
         if holds { Self::Yes } else { Self::No }
     }
-    /// Returns the verdict on a claim about several things; `holding` counts the things for which the claim holds. The
-    /// verdict is [`Partly`](Self::Partly) if the claim holds for some of the things.
+    /// Returns the verdict on a claim about several things; `holding` is the number of things for which the claim
+    /// holds. The verdict is [`Partly`](Self::Partly) if the claim holds for some of the things.
     pub fn each(parts: impl IntoIterator<Item = Self>) -> Self {
         let parts: Vec<Self> = parts.into_iter().collect();
         let has_verdict = |verdict| parts.contains(&verdict);
@@ -145,7 +146,7 @@ impl Holds {
     }
 }
 
-/// The line that is shown above the findings of a quick run, whose results are less reliable.
+/// The line above the findings of a quick run, which warns that its results are less reliable.
 pub(super) const QUICK_RUN_NOTE: &str =
     "A quick run, a fraction of the work: its figures and verdicts only show that everything runs.";
 
@@ -244,7 +245,7 @@ impl Table {
         let number = |value: &Value| value.is_number();
         column > 0 && self.rows.iter().any(|row| number(&row[column]))
     }
-    /// Removes the measured columns; returns `None` if only columns that name rows would remain.
+    /// Removes the measured columns; returns `None` if only columns that name rows remain.
     fn without_measured(mut self) -> Option<Self> {
         let kept_columns: Vec<bool> = self.columns.iter().map(|c| !c.measured).collect();
         for row in &mut self.rows {
@@ -263,7 +264,7 @@ impl Value {
     pub(super) fn is_number(&self) -> bool {
         matches!(self, Self::Count(_) | Self::Number(..) | Self::Spread(..))
     }
-    /// Formats the value: numbers with their decimals, and counts with separators if `grouped` is set.
+    /// Formats the value: a number gets its decimals, and a count gets separators if `grouped` is set.
     pub fn shown(&self, grouped: bool) -> String {
         match self {
             Self::Text(text) => text.clone(),

@@ -15,7 +15,7 @@ svg { max-width: 100%; height: auto } figure { margin: 1.5rem 0 } .claim { margi
 .meta { color: var(--faint) }";
 
 impl Findings {
-    /// Returns a page that shows all findings.
+    /// Returns a web page that shows all findings.
     ///
     /// # Errors
     /// Fails if a picture cannot be drawn.
@@ -94,7 +94,7 @@ mod tests {
     use crate::findings::show::tests::example;
 
     #[test]
-    fn quick_run_verdicts_are_marked_on_the_page() {
+    fn quick_run_verdicts_are_marked_on_the_web_page() {
         let mut findings = example();
         assert!(!findings.page().unwrap().contains("quick"));
         findings.quick = true;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_page_is_self_contained_and_escaped() {
+    fn findings_web_page_is_self_contained_and_escaped() {
         let page = example().page().unwrap();
         assert!(page.starts_with("<!DOCTYPE html>"), "{page}");
         assert!(page.contains("first, &quot;best&quot; fit") && page.contains("&lt;first fit&gt;"), "{page}");

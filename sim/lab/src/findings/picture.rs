@@ -1,4 +1,4 @@
-//! Pictures as data: curves over an axis, and bars. A terminal shows a picture as text, and a page shows it as SVG.
+//! Pictures as data: curves over an axis, and bars. A terminal shows a picture as text, and a web page shows it as SVG.
 
 use serde::Serialize;
 
@@ -108,8 +108,8 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// A logarithmic axis that would begin at 0 or below is drawn as a linear axis. The resulting range always has a
-    /// positive width.
+    /// A logarithmic axis that would begin at 0 or below is drawn as a linear axis. The range that is drawn always has
+    /// a positive width.
     pub(super) fn of(axis: &Axis, (low, high): (f64, f64)) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         Self { low, high, logarithmic: axis.logarithmic && low > 0.0 }
@@ -131,14 +131,14 @@ impl Scale {
     pub(super) fn step(&self, value: f64, steps: usize) -> usize {
         ((self.part(value) * steps as f64) as usize).min(steps - 1)
     }
-    /// Returns a description of the axis, such as its range, that can follow the axis's name.
+    /// Returns a description of the axis, such as its range, to print after the axis's name.
     pub(super) fn shown(&self) -> String {
         let kind = if self.logarithmic { ", logarithmic" } else { "" };
         format!("from {} to {}{kind}", number(self.low), number(self.high))
     }
 }
 
-/// Returns the smallest and the largest of some values, or `None` if the iterator is empty.
+/// Returns the smallest and the largest of some values; `None` if the iterator is empty.
 pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |span, x| {
         let (low, high) = span.unwrap_or((x, x));
@@ -146,8 +146,7 @@ pub(super) fn span(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Formats whole numbers with separators, and other numbers with three significant digits, so that no number except 0
-/// is shown as 0.
+/// Formats whole numbers with separators, and other numbers with three significant digits; only 0 is shown as 0.
 pub(super) fn number(x: f64) -> String {
     let size = x.abs();
     let sign = if x < 0.0 { "-" } else { "" };
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn axis_with_one_value_shows_it_at_the_beginning() {
+    fn chart_axis_with_one_value_shows_it_at_the_beginning() {
         let scale = Scale::of(&Axis::logarithmic("ns"), (8.0, 8.0));
         assert_eq!((scale.part(8.0), scale.step(8.0, 8)), (0.0, 0));
     }

@@ -8,8 +8,8 @@ use std::fmt::Write;
 /// The width of a terminal in characters, for which pictures are drawn.
 const LINE: usize = 80;
 /// The characters that show the height of a column, in eighths of a line.
-const EIGHTHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The characters that show a column filled from the left, in eighths of a character's width.
+const COLUMN_CHARACTERS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// The characters that show a column filled from the left, in steps of an eighth of a character's width.
 const LEFT_FILLED_EIGHTHS: [char; 7] = ['▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
 impl Findings {
@@ -116,8 +116,8 @@ impl Bars {
     }
 }
 
-/// Returns the width of the longest name, and the width of a bar: the remaining space of a line, from 10 to `max_width`
-/// characters.
+/// Returns the width of the longest name, and the width of a bar: the rest of the line, but at least 10 and at most
+/// `max_width` characters.
 fn widths(lines: &[(&str, String)], max_width: usize) -> (usize, usize) {
     let max_of = |widths: &mut dyn Iterator<Item = usize>| widths.max().unwrap_or(0);
     let names = max_of(&mut lines.iter().map(|(name, _)| name.chars().count()));
@@ -126,7 +126,7 @@ fn widths(lines: &[(&str, String)], max_width: usize) -> (usize, usize) {
 }
 
 impl Series {
-    /// Draws a curve as a row of columns; the heights between two points are on a straight line.
+    /// Draws a curve as a row of columns; heights between two points are interpolated linearly.
     fn curve(&self, x: &Scale, y: &Scale, width: usize) -> String {
         let column = |column: usize| {
             let x_value = x.value_at((column as f64 + 0.5) / width as f64);
@@ -141,7 +141,7 @@ impl Series {
             let part = (x_value - left_point.0) / (right_point.0 - left_point.0);
             Some(left_point.1 + part * (right_point.1 - left_point.1))
         };
-        let height = |height: f64| EIGHTHS[y.step(height, EIGHTHS.len())];
+        let height = |height: f64| COLUMN_CHARACTERS[y.step(height, COLUMN_CHARACTERS.len())];
         (0..width).map(|k| column(k).map_or(' ', height)).collect()
     }
 }

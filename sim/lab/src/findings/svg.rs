@@ -10,9 +10,8 @@ use plotters::element::{DashedPathElement, DynElement, IntoDynElement};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008). The
-/// original palette's yellow would be invisible on white pages, and its black on dark pages, so grey replaces both
-/// colours.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito, "Color Universal Design", 2008). Grey
+/// replaces two colours of the palette: yellow is invisible on white web pages, and black on dark pages.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -26,8 +25,8 @@ const COLOURS: [RGBColor; 7] = [
 const WIDTH: i32 = 900;
 const HEIGHT: i32 = 400;
 const LETTERS: i32 = 16;
-const LETTER: i32 = 8;
-/// The height of a line of the legend, which is also the height of a bar together with its gap.
+const LETTER_WIDTH: i32 = 8;
+/// The height of a line of the legend; a bar with its gap has the same height.
 const LINE: i32 = 22;
 
 type DrawResult = Result<(), DrawingAreaErrorKind<std::io::Error>>;
@@ -122,8 +121,8 @@ fn draw_svg(title: &str, height: i32, draw: impl FnOnce(&Area<'_>) -> DrawResult
     Ok(svg.replace("\"#000000\"", "\"currentColor\""))
 }
 
-/// Draws the curve with the index `i`. When all colours are used, they repeat with dashed lines, whose dashes become
-/// longer with each repetition.
+/// Draws the curve with the index `i`. When all colours are used up, they repeat with dashed lines, and each repetition
+/// has longer dashes.
 fn path<'d, C: Clone + 'static>(i: usize, points: Vec<C>) -> DynElement<'static, SVGBackend<'d>, C>
 where
     PathElement<C>: IntoDynElement<'static, SVGBackend<'d>, C>,
@@ -143,15 +142,15 @@ fn text(words: &str, position: (i32, i32), alignment: HPos) -> Text<'static, (i3
 
 /// Returns the width in pixels of the longest of some words.
 fn longest<'w>(words: impl Iterator<Item = &'w str>) -> i32 {
-    words.map(|word| word.chars().count() as i32 * LETTER).max().unwrap_or(0)
+    words.map(|word| word.chars().count() as i32 * LETTER_WIDTH).max().unwrap_or(0)
 }
 
 /// Draws an axis with marks at round values.
 struct MarkedAxis<'a>(Scale, &'a Axis);
 
 impl MarkedAxis<'_> {
-    /// Returns the marks for an axis: powers of two for sizes, otherwise powers of ten, with marks at 2 and 5 between
-    /// them if they fit.
+    /// Returns the marks for an axis: powers of two for sizes, otherwise powers of ten, and 2 and 5 times these powers
+    /// if they fit.
     fn ratios(&self, max_count: usize) -> Vec<f64> {
         let max_count = max_count.clamp(2, 12);
         let powers = |base: f64, steps: &[f64], power_step: i32| -> Vec<f64> {

@@ -9,7 +9,7 @@ use core::str::FromStr;
 const EXPECTED: &str = "steady, burst:COUNT,EVERY or poisson:PER_TICK";
 
 /// The pattern that determines how many blocks a workload requests in each tick. The pattern is parsed from text, and
-/// is printed in the user's spelling.
+/// printed as the user spelled it.
 ///
 /// | text | |
 /// |---|---|
@@ -43,8 +43,8 @@ impl Arrivals {
 }
 
 impl ArrivalState {
-    /// Returns the number of blocks that arrive in the tick `tick`. The argument must be larger in each call than in
-    /// the call before.
+    /// Returns the number of blocks that arrive in the tick `tick`. Each call must pass a larger tick than the call
+    /// before.
     pub(super) fn arrivals_at(&mut self, tick: u64, rng: &mut Rng) -> u64 {
         match self.kind {
             Kind::Burst { count, every } => {
@@ -64,8 +64,8 @@ impl ArrivalState {
             }
         }
     }
-    /// Returns the earliest tick after `tick` that can have arrivals; `tick` must be the last argument of
-    /// `arrivals_at`.
+    /// Returns the earliest tick after `tick` that can have arrivals; `tick` must be the last argument that
+    /// `arrivals_at` received.
     pub(super) fn next_arrival(&self, tick: u64) -> u64 {
         match self.kind {
             Kind::Burst { every, .. } => (tick / every + 1) * every,
@@ -92,7 +92,7 @@ impl FromStr for Arrivals {
                 }
             }
             "poisson" => Kind::Poisson { per_tick: spec.number("the rate", argument_text, 0.001, 1e6)? },
-            _ => return spec.unknown(name),
+            _ => return spec.unknown_name_error(name),
         };
         Ok(Self { text: text.to_owned(), kind })
     }

@@ -21,10 +21,10 @@ pub struct SpecError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpsError {
-    /// The file cannot be read, or it is a kernel's trace and is invalid.
+    /// The file cannot be read, or it is an invalid kernel trace.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A line does not contain an operation, or the line's operation is impossible.
+    /// A line contains no operation, or an operation that is impossible at this point.
     #[error("{}:{line}: {reason}: {text:?}; expected {expected}", path.display())]
     Line {
         /// The path of the invalid file.
@@ -49,7 +49,7 @@ pub enum OpsError {
         expected: &'static str,
     },
     /// The file ends before it has the number of items that its header states.
-    #[error("{}: ends after line {line}, with {found} of {declared} {kind}", path.display())]
+    #[error("{}: the file ends after line {line}, with {found} of {declared} {kind}", path.display())]
     Early {
         /// The path of the invalid file.
         path: PathBuf,

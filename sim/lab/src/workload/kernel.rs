@@ -1,8 +1,8 @@
 //! Reads a kernel's memory trace as operations on the kernel's objects, with the requested sizes.
 //!
-//! The sizes are what the kernel's callers requested, and not the object sizes of the kernel's caches. If a trace does
-//! not contain the allocation of an object, the object's free is only counted. Events that concern pages are ignored. A
-//! trace records no alignments, so all operations have the kernel's smallest alignment, 8 bytes.
+//! The sizes are what the kernel's callers requested, and not the object sizes of the kernel's caches. If a trace lacks
+//! the allocation of an object, the object's free is only counted. Events that concern pages are ignored. A trace
+//! records no alignments, so all operations have the kernel's smallest alignment, 8 bytes.
 
 use super::op::Op;
 use core::alloc::Layout;
@@ -27,7 +27,7 @@ impl KernelOps {
     /// Opens the trace at `path`: text of ftrace, `perf script` or `trace-cmd report`; `-` is standard input.
     ///
     /// # Errors
-    /// Fails for the reasons that [`Recording::open`] documents.
+    /// Fails in the cases that [`Recording::open`] documents.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::of(Recording::open(path)?)
     }
@@ -40,8 +40,8 @@ impl KernelOps {
         Ok(Self { ops, live_blocks: FxHashMap::default(), next_id: 0, unseen: 0 })
     }
 
-    /// Returns the number of frees so far that concern objects whose allocation was not recorded.
-    pub fn unseen(&self) -> u64 {
+    /// Returns the number of frees so far whose allocation was not recorded.
+    pub fn unrecorded_frees(&self) -> u64 {
         self.unseen
     }
 
@@ -124,6 +124,6 @@ mod tests {
             Op::Alloc { id: 2, layout: layout(70) },
             Op::Free { id: 2 },
         ];
-        assert_eq!((&all[..], ops.unseen()), (&expected[..], 1));
+        assert_eq!((&all[..], ops.unrecorded_frees()), (&expected[..], 1));
     }
 }

@@ -12,7 +12,7 @@ const MAX_LIFETIME: u64 = 1 << 40;
 const LIFETIMES: &str = "fixed:TICKS, uniform:MIN..MAX, exponential:MEAN, bimodal:SHORT,LONG,SHARE (means, LONG may be \
      `forever`; the share of long ones, 0 to 1) or forever";
 
-/// A distribution of lifetimes, in ticks. The distribution is parsed from text, and is printed in the user's spelling.
+/// A distribution of lifetimes, in ticks. The distribution is parsed from text, and printed as the user spelled it.
 ///
 /// | text | ticks |
 /// |---|---|
@@ -86,7 +86,7 @@ impl FromStr for Lifetimes {
                 }
             }
             "forever" if argument_text.is_empty() => Lifetime::Forever,
-            _ => return spec.unknown(name),
+            _ => return spec.unknown_name_error(name),
         };
         Ok(Self { text: text.to_owned(), kind })
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_values_match_each_distribution() {
+    fn drawn_lifetimes_match_each_distribution() {
         assert!(lifetimes("fixed:7").iter().all(|ticks| *ticks == Some(7)));
         assert!(lifetimes("forever").iter().all(Option::is_none));
         let uniform = lifetimes("uniform:1..999");
@@ -134,7 +134,7 @@ mod tests {
         let error_of = |text: &str| text.parse::<Lifetimes>().unwrap_err().to_string();
         assert_eq!(
             error_of("bimodal:20,5000"),
-            format!("lifetimes \"bimodal:20,5000\": 2 arguments, not 3; expected {LIFETIMES}")
+            format!("lifetimes \"bimodal:20,5000\": 2 arguments instead of 3; expected {LIFETIMES}")
         );
         for (text, reason) in [
             ("exponential:0", "the mean \"0\" is not a number from 1 to"),

@@ -14,8 +14,8 @@ use std::collections::BinaryHeap;
 
 /// A workload that distributions and a seed define.
 ///
-/// In each tick, the blocks whose lifetimes end are freed, oldest first; then new blocks are allocated. The workload
-/// ends after `operations` operations; the driver must free the blocks that are still live.
+/// In each tick, the blocks whose lifetime ends are freed, oldest first; then the new blocks are allocated. The
+/// workload ends after `operations` operations; the driver must free the blocks that are still live.
 ///
 /// ```
 /// use uslab_lab::workload::{Op, Workload};
@@ -89,7 +89,7 @@ impl Workload {
     /// Returns the operations of this workload in the general type [`WorkloadOps`].
     ///
     /// # Errors
-    /// Fails for the reasons that [`generate`](Self::generate) documents.
+    /// Fails in the cases that [`generate`](Self::generate) documents.
     pub fn ops(&self) -> Result<WorkloadOps, SpecError> {
         Ok(WorkloadOps::GeneratedOperations(Box::new(self.generate()?)))
     }
@@ -109,7 +109,7 @@ pub struct GeneratedOperations {
     current_tick: u64,
     /// The number of blocks that are still to arrive in the current tick; `None` before the first operation.
     pending_arrivals: Option<u64>,
-    /// The live blocks by the time of their free, soonest first; blocks with equal times are in the order of their age.
+    /// The live blocks ordered by the time of their free, soonest first; blocks with the same time are ordered by age.
     deaths: BinaryHeap<Reverse<(u64, u64)>>,
 }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn each_free_names_a_live_block() {
+    fn each_generated_free_names_a_live_block() {
         for (lifetimes, arrivals) in [
             ("bimodal:20,forever,0.1", "steady"),
             ("exponential:50", "burst:30,100"),

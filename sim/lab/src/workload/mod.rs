@@ -6,7 +6,7 @@
 //!  a kernel's trace ──────────────────────────┘
 //! ```
 //!
-//! Equal seeds give equal operations on any machine and in any later version: see [`rng`].
+//! The same seed gives the same operations on every machine and in every later version: see [`rng`].
 //!
 //! | module | |
 //! |---|---|
@@ -17,7 +17,7 @@
 //! | [`rng`] | random numbers that are the same in every run |
 //! | [`error`] | errors in workloads |
 //!
-//! Lifetimes that are drawn from a distribution are only a model of a program. Wilson and others, in "Dynamic Storage
+//! Lifetimes drawn from a distribution are only a model of a program. Wilson and others, in "Dynamic Storage
 //! Allocation: A Survey and Critical Review" (1995), warn that programs do not behave like random traces. Claims about
 //! real programs therefore need recorded traces.
 
@@ -57,7 +57,7 @@ pub enum WorkloadOps {
 }
 
 impl WorkloadOps {
-    /// Opens a file of operations, which may be compressed (`.gz`, `.xz` or `.zst`). A file `.rep` is a trace of the
+    /// Opens a file of operations; the file may be compressed (`.gz`, `.xz` or `.zst`). A file `.rep` is a trace of the
     /// malloc lab, a file `.csv` has one operation on each line, and any other file is a kernel's trace.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl WorkloadOps {
         let name = packed.unwrap_or(&name);
         match name.rsplit_once('.') {
             Some((_, "rep")) => {
-                Ok(Self::Recorded(recorded::rep(Lines::open(path, recorded::REP_FORMAT)?)?.into_iter()))
+                Ok(Self::Recorded(recorded::read_rep(Lines::open(path, recorded::REP_FORMAT)?)?.into_iter()))
             }
             Some((_, "csv")) => {
                 Ok(Self::Recorded(recorded::csv(Lines::open(path, recorded::CSV)?)?.into_iter()))

@@ -5,7 +5,7 @@ use core::alloc::Layout;
 /// An operation on a block, which is identified by a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Allocates a block. The number of the new block must not belong to a live block.
+    /// Allocates a block. The number of the new block, which must not be the number of a live block.
     Alloc {
         /// The block's number.
         id: u64,
@@ -17,7 +17,7 @@ pub enum Op {
         /// The block's number.
         id: u64,
     },
-    /// Resizes a live block; as much of its contents as the new size permits is kept.
+    /// Resizes a live block, and keeps as much of its contents as fits.
     Resize {
         /// The block's number.
         id: u64,

@@ -6,7 +6,7 @@
 //! is a letter as in a `.rep` file, or `alloc`, `resize` or `free`. A line that frees a block has no size and no
 //! alignment. The first line of a CSV file may contain the names of the columns.
 //!
-//! The whole file is read and checked before its operations run, and an operation on a block that does not exist is
+//! The whole file is read and checked before its operations run; an operation on a block that does not exist is
 //! reported with its line.
 
 use super::error::OpsError;
@@ -35,8 +35,8 @@ struct BlockStates {
 }
 
 impl BlockStates {
-    /// Returns the operation of a line, if this operation is possible in the current state. The argument `size` is
-    /// absent for a free.
+    /// Returns the operation of a line if the operation is possible in the current state. The argument `size` is absent
+    /// for a free.
     fn op(
         &mut self,
         line: &Line<'_>,
@@ -99,7 +99,7 @@ impl RecordKind {
 }
 
 /// Reads the operations of a malloc lab's trace.
-pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
+pub(super) fn read_rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
     let mut header = [0; 4];
     for (i, number) in header.iter_mut().enumerate() {
         let Some(line) = lines.next_line()? else {
@@ -133,7 +133,8 @@ pub(super) fn rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
             return Err(line.error("no operation", REP_FORMAT));
         };
         if id >= ids {
-            return Err(line.error(format!("block {id} of {ids}"), "an id below the number in the header"));
+            let reason = format!("block {id}, but the header declares {ids} ids");
+            return Err(line.error(reason, "an id below the number in the header"));
         }
         ops.push(states.op(&line, kind, id, size, MALLOC_ALIGN)?);
     }
@@ -196,7 +197,7 @@ mod tests {
         Lines::of(Source::from_reader(name, Box::new(bytes), None).unwrap())
     }
     fn read_rep_trace(text: &str) -> Result<Vec<Op>, String> {
-        rep(lines("short.rep", text)).map_err(|error| error.to_string())
+        read_rep(lines("short.rep", text)).map_err(|error| error.to_string())
     }
     fn read_csv(text: &str) -> Result<Vec<Op>, String> {
         csv(lines("ops.csv", text)).map_err(|error| error.to_string())
@@ -268,7 +269,10 @@ mod tests {
             ),
             ("f 0", "short.rep:5: block 0 was never allocated: \"f 0\"; expected a block that is in use"),
             ("r 0 8", "short.rep:5: block 0 was never allocated: \"r 0 8\"; expected a block that is in use"),
-            ("a 1 8", "short.rep:5: block 1 of 1: \"a 1 8\"; expected an id below the number in the header"),
+            (
+                "a 1 8",
+                "short.rep:5: block 1, but the header declares 1 ids: \"a 1 8\"; expected an id below the number in the header",
+            ),
             ("a 0", "short.rep:5: no operation: \"a 0\"; expected `a ID BYTES`, `r ID BYTES` or `f ID`"),
         ];
         for (ops, error) in cases {
@@ -289,14 +293,14 @@ mod tests {
     #[test]
     fn wrong_headers_and_truncated_files_are_refused() {
         let cases = [
-            ("1000\n1\n", "short.rep: ends after line 2, with 2 of 4 lines of a header"),
+            ("1000\n1\n", "short.rep: the file ends after line 2, with 2 of 4 lines of a header"),
             (
                 "a 0 8\n",
                 "short.rep:1: no header: \"a 0 8\"; expected four numbers first: heap size, ids, operations, weight",
             ),
-            ("1000\n1\n3\n1\na 0 8\nf 0\n", "short.rep: ends after line 6, with 2 of 3 operations"),
+            ("1000\n1\n3\n1\na 0 8\nf 0\n", "short.rep: the file ends after line 6, with 2 of 3 operations"),
             ("1000\n1\n1\n1\na 0 8\nf 0\n", "short.rep:6: more operations than the header's 1"),
-            ("1000\n2\n2\n1\na 0 8\nf 0\n", "short.rep: ends after line 6, with 1 of 2 ids"),
+            ("1000\n2\n2\n1\na 0 8\nf 0\n", "short.rep: the file ends after line 6, with 1 of 2 ids"),
         ];
         for (text, error) in cases {
             assert_eq!(read_rep_trace(text).unwrap_err(), error, "{text}");

@@ -1,12 +1,13 @@
-//! Random numbers that are equal on any machine and in any later version of the lab.
+//! Random numbers that are the same on every machine and in every later version of the lab.
 //!
 //! - The generator is a named algorithm with a published definition: PCG XSL RR 128/64 (O'Neill, "PCG: A Family of
 //!   Simple Fast Space-Efficient Statistically Good Algorithms", 2014). The generator's state and stream are set
 //!   directly, because a library's seeding function may change.
-//! - To draw an integer below a bound, a one-line rule in this file takes the high half of a product.
+//! - To draw an integer below a bound, this file multiplies the bound by a random number and takes the high half of the
+//!   product.
 //! - Logarithms and powers come from the crate `libm`, which computes them in software. The standard library instead
-//!   uses the platform's functions, whose results differ in the last bit. The remaining operations are IEEE 754
-//!   additions and multiplications, which have equal results everywhere.
+//!   uses the platform's functions, whose results differ in the last bit. All other operations are IEEE 754 additions
+//!   and multiplications, which give the same results everywhere.
 
 use rand_pcg::Pcg64;
 use rand_pcg::rand_core::Rng as _;

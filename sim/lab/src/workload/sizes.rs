@@ -18,7 +18,7 @@ const MAX_ZIPF_SIZES: u64 = 1 << 20;
 const EXPECTED: &str = "fixed:BYTES, uniform:MIN..MAX, lognormal:MEDIAN,SIGMA[,MAX], zipf:EXPONENT,MIN..MAX[,STEP] or \
      histogram:FILE (lines of size,count)";
 
-/// A distribution of request sizes. The distribution is parsed from text, and is printed in the user's spelling.
+/// A distribution of request sizes. The distribution is parsed from text, and printed as the user spelled it.
 ///
 /// | text | bytes |
 /// |---|---|
@@ -91,7 +91,7 @@ impl FromStr for Sizes {
             }
             "zipf" => Kind::Weighted(zipf(&spec, argument_text)?),
             "histogram" => Kind::Weighted(histogram(&spec, Path::new(argument_text))?),
-            _ => return spec.unknown(name),
+            _ => return spec.unknown_name_error(name),
         };
         Ok(Self { text: text.to_owned(), kind })
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_values_match_each_distribution() {
+    fn drawn_sizes_match_each_distribution() {
         assert_eq!(sizes("fixed:64", 3), [64; 3]);
         assert!(sizes("uniform:16..4096", 1000).iter().all(|size| (16..=4096).contains(size)));
         let mut log_normal = sizes("lognormal:100,1.2", 10_001);
@@ -224,7 +224,7 @@ mod tests {
             ("fixed:", "the size \"\" is not a number"),
             ("uniform:64", "\"64\" is not a range"),
             ("uniform:64..16", "the upper end \"16\" is not a number from 64 to"),
-            ("lognormal:100", "1 arguments, not 2 to 3"),
+            ("lognormal:100", "1 arguments instead of 2 to 3"),
             ("lognormal:100,nan", "sigma \"nan\" is not a number from 0 to 10"),
             ("zipf:1,1..1073741824,1", "1073741824 sizes; expected at most 1048576"),
             ("zipf:-1,16..32", "the exponent \"-1\" is not a number"),

@@ -29,7 +29,7 @@ impl<'t> Spec<'t> {
     pub(super) fn parts(&self) -> (&'t str, &'t str) {
         self.text.split_once(':').unwrap_or((self.text, ""))
     }
-    pub(super) fn unknown<T>(&self, name: &str) -> Result<T, SpecError> {
+    pub(super) fn unknown_name_error<T>(&self, name: &str) -> Result<T, SpecError> {
         self.error(format!("unknown distribution {name:?}"))
     }
 
@@ -46,7 +46,7 @@ impl<'t> Spec<'t> {
             return Ok(arguments);
         }
         let expected_count = if min == max { min.to_string() } else { format!("{min} to {max}") };
-        self.error(format!("{} arguments, not {expected_count}", arguments.len()))
+        self.error(format!("{} arguments instead of {expected_count}", arguments.len()))
     }
     /// Parses a number, which must be between `min` and `max`.
     pub(super) fn number<N>(&self, name: &str, text: &str, min: N, max: N) -> Result<N, SpecError>

@@ -1,4 +1,4 @@
-//! The set of free pages, from which the sizes of the free blocks follow.
+//! The set of free pages, which determines the sizes of the free blocks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -65,16 +65,15 @@ impl FreePages {
         sum
     }
 
-    /// The kernel's table has only the number of free blocks of each order. This function chooses addresses
-    /// for the free blocks that the table counts, and marks their pages without events as free.
+    /// The kernel's table has only the number of free blocks of each order. The function chooses addresses for the free
+    /// blocks that the table counts, and marks their pages without events as free.
     ///
     /// A free block cannot contain a page that is known to be in use. If some pages of a block are known to
-    /// be free, the block's first page must be one of them. When the kernel splits a block, it takes pages
-    /// from the lower half, so the block's first page leaves before its other pages. If no page of a block is
-    /// known to be free, the block's buddy must have pages with events, because the block is the remainder of
-    /// a larger, split block. The table gives the number of blocks of each order. The function places blocks
-    /// from the largest order to the smallest. Among several possible addresses, the function chooses the
-    /// address whose block has the most pages that are known to be free.
+    /// be free, the block's first page must be one of them. When the kernel splits a block, it takes pages from the
+    /// lower half, so the first page leaves before the others. If no page of a block is known to be free, its buddy
+    /// must have pages with events, because the block remains of a larger, split block. The table gives the number of
+    /// blocks of each order. The function places blocks from the largest order to the smallest. Among several possible
+    /// addresses, the function chooses the one whose block contains the most known free pages.
     ///
     /// Blocks that are far from all events get no address. A block without an address never changes and never
     /// merges.
@@ -137,7 +136,7 @@ fn chunks(pages: &Range<u64>) -> Range<u64> {
 }
 
 fn blocks(free: &[u64; WORDS], most: u8) -> [u64; ORDERS] {
-    /// For each order, a mask of the bits in a word at which a block of `2^order` pages can begin.
+    /// For each order, a mask of the bits in a word at which a block of this order can begin.
     const FIRST: [u64; 6] = [
         u64::MAX,
         0x5555_5555_5555_5555,

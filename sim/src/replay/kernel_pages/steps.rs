@@ -1,13 +1,12 @@
-//! The events that concern pages. Facts that the trace lacks are inferred from the next event of the same
-//! page.
+//! The events that concern pages. Facts that the trace lacks are inferred from the next event of the page.
 
 use super::free_pages::{CHUNK, ORDERS};
 use crate::trace::{MarkId, Op, OpKind, PageFreeOrigin, PageMove, PageMoveKind};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Ordering;
 
-/// The largest order that per-CPU lists have held since 5.13; the default if the trace does not show the
-/// order.
+/// The default for the largest order on per-CPU lists, used if the trace does not show it; kernels have had this order
+/// since 5.13.
 const MAX_PERCPU_ORDER: u8 = 3;
 
 /// A traced event that concerns `2^order` pages.
@@ -37,14 +36,14 @@ impl Step {
         self.pfn..self.pfn + (1 << self.order)
     }
 
-    /// Returns `true` if the two events may have happened in the opposite order, because different CPUs wrote
-    /// them with equal times.
+    /// Returns `true` if different CPUs wrote the two events with equal times, so that the events may have happened in
+    /// the opposite order.
     pub(super) fn is_simultaneous(&self, other: &Self) -> bool {
         self.time_ns == other.time_ns && self.cpu != other.cpu
     }
 }
 
-/// Returns the page events in the order of the trace. Also returns the trace's marks, each with the number of
+/// Returns the page events in the order of the trace. The second result is the trace's marks, each with the number of
 /// page events before it.
 pub(super) fn steps(
     ops: &[Op],
@@ -86,8 +85,8 @@ pub(super) fn steps(
     (steps, marks)
 }
 
-/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names. If `mm_page_alloc_extfrag` takes
-/// pages, most of these pages do not have `mm_page_alloc_zone_locked` as their next event.
+/// Returns `true` if `mm_page_alloc_extfrag` takes the pages that it names. If `mm_page_alloc_extfrag` takes pages,
+/// `mm_page_alloc_zone_locked` is usually not the next event of these pages.
 fn fallback_takes_pages(ops: &[Op], moves: &[PageMove]) -> bool {
     let mut named = FxHashSet::default();
     let (mut takes, mut only_names) = (0, 0);
@@ -107,8 +106,7 @@ fn fallback_takes_pages(ops: &[Op], moves: &[PageMove]) -> bool {
     takes > only_names
 }
 
-/// Returns, for each order, `true` if per-CPU lists hold blocks of this order; orders without such an event
-/// use a default.
+/// Returns, for each order, `true` if per-CPU lists hold such blocks; orders without such an event use a default.
 pub(super) fn percpu_orders(moves: &[PageMove]) -> [bool; ORDERS] {
     let mut has_event = [None; ORDERS];
     for page_move in moves {
@@ -131,8 +129,8 @@ pub(super) enum FreeDestination {
     ToPerCpu,
     /// No event shows the kind of list, because the free is the first event of the pages.
     HandedOver,
-    /// The pages did not move to a list: with an equal time stamp, another CPU takes them from a list, and
-    /// that event really came first.
+    /// The pages moved to no list: with the same time stamp, another CPU takes them from a list, and that event really
+    /// happened first.
     TakenFirst,
 }
 
@@ -144,8 +142,8 @@ pub(super) struct Answers {
     pub(super) known: Vec<(u64, bool)>,
 }
 
-/// Infers, for each event, the facts that only later events show. The parameter `percpu` is `true` for the
-/// orders that per-CPU lists hold.
+/// Infers, for each event, the facts that only later events show. The parameter `percpu` is `true` for each order of
+/// which per-CPU lists hold blocks.
 pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     const NO_STEP: u32 = u32::MAX;
     let mut first: FxHashMap<u64, Box<[u32; CHUNK]>> = FxHashMap::default();
@@ -206,9 +204,9 @@ pub(super) fn answers(steps: &[Step], percpu: &[bool; ORDERS]) -> Answers {
     Answers { freed, known: first.into_iter().flat_map(known).collect() }
 }
 
-/// Decides to which kind of list the pages of a run of frees moved. All memory of one handover moves to one
-/// kind of list, so a free with a known list decides for all other frees of its run. Large blocks that were
-/// never allocated are the memory with which the kernel starts; these blocks move to the free lists.
+/// Decides for a run of frees to which kind of list its pages moved. All memory of one handover moves to the same kind
+/// of list, so a free with a known list decides for its whole run. Large blocks that were never allocated are the
+/// kernel's initial memory, which moves to the free lists.
 fn settle(run: &mut Vec<usize>, steps: &[Step], freed: &mut [Option<FreeDestination>]) {
     let count = |answer| run.iter().filter(|&&at| freed[at] == Some(answer)).count();
     let (to_lists, to_percpu) = (count(FreeDestination::ToLists), count(FreeDestination::ToPerCpu));

@@ -343,8 +343,8 @@ impl Lists {
 }
 
 proptest! {
-    /// The trace begins while the allocator is already running, so only the kernel's table shows which pages
-    /// are free at the start.
+    /// The trace begins while the allocator is running, so only the kernel's table shows which pages are free at the
+    /// start.
     #[test]
     fn rebuilt_lists_equal_the_lists_of_a_reference_allocator(
         ops in prop::collection::vec((0..3_u8, 0..5_usize, 0..64_usize), 1..300),

@@ -12,11 +12,11 @@ operations: number,
 ns: number,
 /** The number of operations per microsecond, on all CPUs together. */
 operations_per_us: number,
-/** The fraction of all CPUs' time that was spent waiting for locks. */
+/** The fraction of the total CPU time that was spent waiting for locks. */
 waiting: number,
 /** The number of cache lines that moved between CPUs, per operation. */
 lines_per_operation: number,
-/** The statistics of the locks of the shared levels between CPUs and slabs. */
+/** The statistics of the locks of depots and other levels that CPUs share. */
 depot: LockCounts,
 /** The statistics of the locks of the slab lists. */
 lists: LockCounts,
@@ -52,7 +52,7 @@ lock: Price,
 exchange: Price,
 /** The price of moving one object out of a slab or into a slab, while the list lock is held. */
 object: Price,
-/** The price of moving each object after the first while the list lock stays held. */
+/** The price of moving each further object while the list lock stays held. */
 batched: Price,
 /** The price of moving a slab from one list to another. */
 relist: Price,
@@ -70,16 +70,16 @@ spread: [number, number],
 /** The source of the price: what was measured, how, and on which machine. */
 source: string, };
 
-/** A group of neighbouring CPUs. Two CPUs are in one group if dividing their numbers by `cpus` gives equal quotients. */
+/** A group of neighbouring CPUs. Two CPUs are in the same group if their numbers, divided by `cpus`, have the same quotient. */
 export type Level = {
 /** The number of CPUs in a group; 0 if one group contains all CPUs. */
 cpus: number,
-/** The time to move a cache line to a CPU of the group from the CPU of the group that last wrote the line. */
+/** The time to move a cache line between two CPUs of the group, after one of them has written the line. */
 line: Price, };
 
 /** A run in virtual time; its operations are in the order in which they began. */
 export type Film = {
-/** The outcome of the run, which equals the outcome of [`run`](super::run). */
+/** The outcome of the run, equal to the result of [`run`](super::run). */
 outcome: Outcome,
 /** The state before the first operation. */
 start: View,
@@ -98,12 +98,12 @@ to_ns: number,
 holds: Array<LockHold>,
 /** The number of cache lines that came from another CPU. */
 lines: number,
-/** The state after the operation. The only step in this state is the operation. */
+/** The state after the operation. The only step that this state lists is the operation. */
 view: View, };
 
-/** How long an operation waited for a lock, and how long it then held the lock. */
+/** The time that an operation waited for a lock, and the time that it then held the lock. */
 export type LockHold = {
-/** What the acquired lock protects. */
+/** The data that the acquired lock protects. */
 lock: LockKind,
 /** The time in nanoseconds at which the CPU requested the lock. */
 asked_ns: number,
@@ -112,16 +112,16 @@ taken_ns: number,
 /** The time in nanoseconds at which the CPU released the lock. */
 freed_ns: number, };
 
-/** What a lock protects. */
+/** The data that a lock protects. */
 export type LockKind = "depot" | "lists" | "zone";
 
 /** Workloads, each with its description; the default N is in brackets. */
 export const WORKLOADS: readonly (readonly [name: string, does: string])[] = [
-  ["pairs", "one object, allocated and freed again"],
-  ["bursts=N", "N objects allocated, then freed, the last one first (256)"],
-  ["handoff=N", "one CPU allocates, its neighbour frees, through a queue of N (64)"],
-  ["remote=N", "pairs, of which N in 100 are freed by another CPU (10)"],
+  ["pairs", "each CPU allocates one object and frees it, again and again"],
+  ["bursts=N", "each CPU allocates N objects, then frees them, the last one first (256)"],
+  ["handoff=N", "one CPU allocates, and its neighbour frees, through a queue of N objects (64)"],
+  ["remote=N", "as `pairs`, and another CPU frees N in 100 objects (10)"],
   ["fork-join=N", "CPU 0 makes N tasks for each CPU; each CPU frees its tasks and waits for the others (32)"],
   ["server=N", "each CPU serves N connections that open and close at random (1000)"],
-  ["migrate=N", "as `server=1000`, and one connection in N ends on another CPU (100)"],
+  ["migrate=N", "as `server=1000`, but one connection in N ends on another CPU (100)"],
 ];

@@ -11,7 +11,7 @@ export type ScaleReport = {
  */
 profile: Profile,
 /**
- * The size of an object in bytes; absent for a trace, which has its own sizes.
+ * The size of an object in bytes; absent for a trace, whose objects have recorded sizes.
  */
 size?: number,
 /**
@@ -44,7 +44,7 @@ design: string,
  */
 points: Array<Outcome>,
 /**
- * The operations per microsecond at each point, with all prices at the upper end of their spread, and at
- * the lower end; empty if these runs were not requested.
+ * The operations per microsecond at each point, with all prices at the upper or at the lower end of their spread;
+ * empty if these runs were not requested.
  */
 bounds: Array<[number, number]>, };

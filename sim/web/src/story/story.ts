@@ -50,12 +50,13 @@ did: string,
  */
 changes: Array<Change>,
 /**
- * The seconds from the start of the execution to the step, if the execution has times.
+ * The time of the step in seconds, counted from the start of the execution, if the execution has times.
  */
 at?: number, };
 
 /**
- * A value of an item (an object, a lock or an atomic variable) that a step changed or mentions first.
+ * A value of an item (an object, a lock or an atomic variable) that a step changed, or that it is the first to
+ * mention.
  */
 export type Change = {
 /**

@@ -7,21 +7,21 @@ use uslab::{CacheError, Census, Fork, KmemCache, KmemCacheBuilder, SlabInfo, Sub
 use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{AtomicBool, AtomicPtr};
 
-static STARTED: AtomicPtr<Subsystem> = AtomicPtr::new(core::ptr::null_mut());
+static STARTED_SUBSYSTEM: AtomicPtr<Subsystem> = AtomicPtr::new(core::ptr::null_mut());
 
 fn started() -> Option<&'static Subsystem> {
     // Acquire: pairs with the Release in `start`.
-    let started = STARTED.load(Acquire);
+    let started = STARTED_SUBSYSTEM.load(Acquire);
     // SAFETY: the pointer is null or the global subsystem, which is never freed.
     unsafe { started.as_ref() }
 }
 
 fn start() -> Result<&'static Subsystem, CacheError> {
     // Constructors of other libraries may run before the constructor of this library.
-    register();
+    register_fork_handlers();
     let subsystem = Subsystem::global()?;
     // Release: pairs with the Acquire in `started`.
-    STARTED.store(core::ptr::from_ref(subsystem).cast_mut(), Release);
+    STARTED_SUBSYSTEM.store(core::ptr::from_ref(subsystem).cast_mut(), Release);
     Ok(subsystem)
 }
 
@@ -29,12 +29,12 @@ fn start() -> Result<&'static Subsystem, CacheError> {
 /// the library takes its locks, and after the library releases them.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static ON_LOAD: extern "C" fn() = register;
+static LOAD_HANDLER: extern "C" fn() = register_fork_handlers;
 
-extern "C" fn register() {
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
+extern "C" fn register_fork_handlers() {
+    static ARE_HANDLERS_REGISTERED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the swap only decides which thread registers.
-    if !REGISTERED.swap(true, Relaxed) {
+    if !ARE_HANDLERS_REGISTERED.swap(true, Relaxed) {
         // SAFETY: the handlers are functions of this library, which is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(parent_after_fork), Some(child_after_fork)) };
     }

@@ -35,7 +35,7 @@ fn fill(pool: &ChunkedPool) -> Vec<usize> {
 }
 
 #[test]
-fn full_chunks_move_to_the_list_end() {
+fn full_chunks_move_to_the_end_of_the_chunk_list() {
     let mut pool = pool();
     let n = pool.capacity();
     assert!((50..64).contains(&n));
@@ -182,7 +182,7 @@ fn pages<P>(
 /// of list.
 #[cfg_attr(miri, ignore = "a million steps")]
 #[test]
-fn chunks_touch_fewer_pages_than_a_single_list() {
+fn chunked_pool_touches_fewer_pages_than_one_free_list() {
     let live = 256 << 10;
     let slots = SlotLayout::new(64, 8).unwrap();
     let pages_of_one_chunk = pages(

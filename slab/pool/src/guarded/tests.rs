@@ -15,7 +15,7 @@ fn write_outside(target: NonNull<u8>, offset: isize) {
 }
 
 #[test]
-fn check_detects_broken_guards_on_both_sides() {
+fn pool_check_detects_broken_guards_on_both_sides() {
     for (offset, side) in
         [(-1, Side::Before), (-4, Side::Before), (-8, Side::Before), (30, Side::After), (33, Side::After)]
     {
@@ -36,7 +36,7 @@ fn check_detects_broken_guards_on_both_sides() {
 }
 
 #[test]
-fn user_may_write_each_byte_of_a_guarded_object() {
+fn writing_each_byte_of_a_guarded_object_is_valid() {
     let mut pool = pool(2);
     let object = pool.alloc().unwrap();
     // SAFETY: the 30 bytes belong to the test.
@@ -93,7 +93,7 @@ fn write_to_a_free_object_is_detected_at_reuse() {
 }
 
 #[test]
-fn free_overwrites_the_object() {
+fn guarded_pool_overwrites_freed_objects() {
     let mut pool = pool(1);
     let object = pool.alloc().unwrap();
     // SAFETY: the object belongs to the test. After the object's free, the bytes are read as memory of the pool's area,
@@ -106,7 +106,7 @@ fn free_overwrites_the_object() {
 }
 
 #[test]
-fn leaks_are_reported_with_file_and_line() {
+fn guarded_pool_reports_leaks_with_file_and_line() {
     let mut pool = pool(4);
     let (first, line) = (pool.alloc().unwrap(), line!());
     let others: Vec<_> = (0..2).map(|_| pool.alloc().unwrap()).collect();

@@ -70,7 +70,7 @@ fn index_pool_struct_takes_48_bytes() {
 /// The paper's second figure shows four blocks in eight states. In the available text of the paper, the drawing is
 /// missing.
 #[test]
-fn index_pool_follows_the_papers_four_block_example() {
+fn index_pool_follows_the_four_block_example_of_the_paper() {
     let mut pool = pool(16, 4, Initialise::EachAllocation);
     let mut states = vec![(pool.state().free, pool.state().initialised, pool.state().next)];
     for step in ["alloc 0", "alloc 1", "alloc 2", "alloc 3", "free 1", "free 3", "alloc 3"] {
@@ -89,7 +89,7 @@ fn index_pool_follows_the_papers_four_block_example() {
 }
 
 #[test]
-fn lazily_initialized_pool_touches_no_memory_at_creation() {
+fn creating_a_lazy_pool_touches_no_memory() {
     const BYTES: usize = if cfg!(miri) { 1 << 20 } else { 1 << 30 };
     let region = Region::reserve(
         BYTES,
@@ -128,7 +128,7 @@ fn first_allocation_of_a_lazy_pool_touches_one_block() {
     assert_eq!([Initialise::WhenEmpty, Initialise::EachAllocation].map(initialised), [1, 1000]);
 }
 
-/// Compares the initialisation policies by the resident pages of a gibibyte.
+/// Compares the initialisation policies by the number of resident pages in a pool of 1 GiB.
 #[cfg(all(target_os = "linux", not(uslab_heap), not(miri)))]
 #[test]
 fn lazy_pool_leaves_untouched_memory_uncommitted() {
@@ -179,7 +179,7 @@ fn more_blocks_than_the_memory_holds_are_refused() {
 }
 
 #[test]
-fn free_error_names_the_invalid_address() {
+fn index_pool_error_names_the_invalid_address() {
     let mut pool = pool(32, 4, Initialise::WhenEmpty);
     let block = pool.alloc().unwrap();
     let address = block.addr().get();
@@ -212,7 +212,7 @@ fn free_error_names_the_invalid_address() {
 /// If the listing's pool is created a second time, it keeps its count of initialised blocks, and hands out a link that
 /// was never written.
 #[test]
-fn recreated_pool_starts_empty() {
+fn recreated_index_pool_starts_empty() {
     let mut listing = PaperListing::new(4);
     assert_eq!((0..4).filter_map(|_| listing.allocate()).count(), 4);
     listing.recreate_pool(8);
@@ -235,7 +235,7 @@ fn recreated_pool_starts_empty() {
     assert!(pool.destroy().is_ok());
 }
 
-/// When the pool is full, the listing sets `m_next` to null, and it still returns this null after the pool has grown.
+/// The listing sets `m_next` to null when the pool is full, and still returns this null after the pool has grown.
 #[test]
 fn grown_pool_allocates_its_new_blocks() {
     let mut listing = PaperListing::new(2);

@@ -6,9 +6,9 @@
 //!   fl 0: 16 20 24 28    fl 1: 32 40 48 56    fl 2: 64 80 96 112    fl 3: 128 160 192 224  ...
 //! ```
 //!
-//! A free block belongs to the class that contains its size. A search begins at the first class in which *all* blocks
-//! are large enough, which is the class of the size rounded up to the next step. Every block of this class fits, so no
-//! list is searched. The search may therefore skip a fitting block in the class of the requested size.
+//! A free block belongs to the class that contains its size. A search begins at the class of the size rounded up to the
+//! next step: the first class in which *all* blocks are large enough. Every block of this class fits, so no list is
+//! searched. The search may therefore skip a fitting block in the class of the requested size.
 //!
 //! Rounding up adds less than `1 / 2^sli` of the size. The rounded size only determines where the search begins. The
 //! block that was found is cut to the requested size.

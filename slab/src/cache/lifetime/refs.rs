@@ -96,7 +96,8 @@ impl<C> CacheRefs<C> {
     /// Resets the references of other threads in the child of a fork.
     ///
     /// # Safety
-    /// By the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads), the lock is held.
+    /// The caller must hold the lock, by the contract of
+    /// [`Fork::forget_other_threads`](crate::Fork::forget_other_threads).
     pub(crate) unsafe fn forget_other_threads(&self) {
         // SAFETY: by contract, the caller holds the lock.
         if let Some(refs) = unsafe { self.0.held() } {
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cache_being_destroyed_is_not_shared() {
+    fn cache_under_destruction_is_not_shared() {
         let refs = CacheRefs::<()>::new();
         assert_eq!((refs.share(), refs.aliases()), (true, 1));
         assert_eq!(refs.close(), Err(1), "another owner shares the cache");

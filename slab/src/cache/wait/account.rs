@@ -15,9 +15,9 @@ use uslab_magazine::tracepoints::OperationKind;
 ///
 /// The account is charged for a slab's pages when the slab is made, and uncharged when the slab is freed. Because slabs
 /// are charged whole, an account is exact about memory, and the fast paths have no extra cost. A free object counts
-/// towards the charge until its slab is empty and freed. (Since 5.9, Linux charges control groups for each object, from
+/// towards the charge until its slab is empty and freed. Since 5.9, Linux charges control groups for each object, from
 /// a stock on each CPU, because several tenants share a cache. In uslab, each tenant has separate caches, as in Linux
-/// before 5.9.)
+/// before 5.9.
 ///
 /// At the limit, an allocation first flushes the free objects of the account's other caches, then calls the
 /// [shrinkers](crate::shrinker) of each cache. If no memory becomes free, the allocation fails with

@@ -71,7 +71,7 @@ impl Queue {
     pub(crate) fn is_waiting(&self) -> bool {
         self.entries.len() > self.served_waiters
     }
-    /// Removes tickets from `tickets`, up to the ticket of the first sleeping thread in the range, and takes this
+    /// Removes tickets from `tickets`, up to the ticket of the first sleeping thread in the range, and takes that
     /// thread's waker.
     pub(crate) fn take_next_sleeping_thread(&mut self, tickets: &mut Range<u64>) -> Option<Waker> {
         let first =

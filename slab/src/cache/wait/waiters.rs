@@ -39,15 +39,15 @@
 //!   future is given its object, later waiters make no slabs. Later waiters also make no slabs as long as the first
 //!   waiter is not polled.
 //! * **Shrinkers** are called by an allocation before it waits. If another thread holds a lock that a shrinker needs,
-//!   the shrinker may be able to free objects a moment later. No free announces that time. Therefore a waiting thread
-//!   calls shrinkers again periodically, and the reaper calls shrinkers for futures. The first waiter wakes the reaper,
-//!   which does not sleep while there are waiters.
+//!   the shrinker may be able to free objects a moment later. No free wakes the waiter at that moment. Therefore a
+//!   waiting thread calls shrinkers again periodically, and the reaper calls shrinkers for futures. The first waiter
+//!   wakes the reaper, which does not sleep while there are waiters.
 //! * **RCU readers** do not announce their exit. While freed objects of its cache or account wait for a grace period, a
-//!   waiting thread periodically advances the collector. The reaper does this for futures. If no objects are in a grace
-//!   period, the thread sleeps until it is woken. A waiting thread reads the counts of objects in a grace period by
-//!   adding 0. A thread that raises the count of waiting objects above 0 sees the waiter, and wakes it. The thread that
-//!   is second in the count's modification order sees the first thread's write. Registering a shrinker at a limit also
-//!   wakes waiting threads. The lock of the shrinkers' list orders the registration and the wait.
+//!   waiting thread periodically advances the collector. For futures, the reaper advances the collector. If no objects
+//!   are in a grace period, the thread sleeps until it is woken. A waiting thread reads the counts of objects in a
+//!   grace period by adding 0. A thread that raises the count of waiting objects above 0 sees the waiter, and wakes it.
+//!   The thread that is second in the count's modification order sees the first thread's write. Registering a shrinker
+//!   at a limit also wakes waiting threads. The lock of the shrinkers' list orders the registration and the wait.
 //! * **Wakers** are user code. No thread holds the queue's lock while it runs or drops a waker. A panic of a waker is
 //!   contained, because the caller may hold objects and must wake other waiters.
 //! * **Lock order:** take the queue's lock before the locks of `Drains`, `Depot` and `Node`.
@@ -78,7 +78,7 @@ use uslab_magazine::tracepoints::OperationKind;
 
 /// Interval at which a sleeping waiter calls the shrinkers again, if there are any, and advances the RCU collector.
 const SHRINKER_INTERVAL: Duration = Duration::from_millis(10);
-/// Divisor of the fraction `1 / SHRINKER_REPEAT_DIVISOR` of a shrinker's objects that a repeated call requests.
+/// A repeated call requests the fraction `1 / SHRINKER_REPEAT_DIVISOR` of a shrinker's objects.
 const SHRINKER_REPEAT_DIVISOR: usize = 8;
 
 /// Runs a waker, which is user code. If a waker panics, the panic hook has already reported the panic. The remaining
@@ -108,7 +108,8 @@ impl Cache {
     /// wait is over.
     ///
     /// # Safety
-    /// By the contract of [`Fork::forget_other_threads`](crate::Fork::forget_other_threads), the lock is held.
+    /// The caller must hold the lock, by the contract of
+    /// [`Fork::forget_other_threads`](crate::Fork::forget_other_threads).
     pub(crate) unsafe fn reset_waiters_after_fork(&self) {
         // SAFETY: by contract, the caller holds the lock.
         if let Some(queue) = unsafe { self.waiters.queue.held() } {
@@ -591,7 +592,7 @@ mod tests {
 
     #[cfg(debug_assertions)]
     #[test]
-    fn wakers_run_without_locks_held() {
+    fn waiter_wakers_are_called_without_locks_held() {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("full", 64).build_in(&subsystem).unwrap();
         let woken = Arc::new(CountingWaker(Counter::new(0)));
@@ -737,7 +738,7 @@ mod tests {
     /// Regression test: objects of the account's other caches did not wake waiting threads if the objects already
     /// waited for readers.
     #[test]
-    fn waiting_threads_wake_when_the_first_waiter_waits_for_the_account() {
+    fn account_wait_of_the_first_waiter_wakes_waiting_threads() {
         on_cpu(0);
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let account = Account::new_in(&subsystem, usize::MAX);

@@ -14,7 +14,7 @@ impl Bytes {
     /// Returns the tag for the byte at `offset` in the pages; never returns `None`.
     ///
     /// # Safety
-    /// The memory of the tag is committed.
+    /// The memory of the tag must be committed.
     #[inline(always)]
     pub(super) unsafe fn at<'a>(&'a self, memory: &'a Reserved, offset: usize) -> Option<&'a AtomicU8> {
         // SAFETY: by contract, the tag is committed. An atomic byte has the layout of a byte, and all

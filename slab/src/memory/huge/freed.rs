@@ -12,11 +12,11 @@ const MAX_KEPT_MAPPINGS: usize = 64;
 const MAX_WASTE_DIVISOR: usize = 8;
 
 /// Number of reaping intervals after which an unused mapping is unmapped.
-const IDLE: u8 = 2;
+const IDLE_INTERVALS: u8 = 2;
 
 /// A freed mapping, or the remaining part of a freed mapping.
 #[derive(Debug)]
-struct Extent {
+struct FreedMapping {
     region: Region,
     /// Sequence number of the latest free that added a part to this mapping.
     freed_at: u64,
@@ -24,14 +24,14 @@ struct Extent {
     idle: u8,
 }
 
-/// List of freed mappings, whose contents their last users left.
+/// List of freed mappings, which keep the contents from their last use.
 ///
 /// # Invariants
 /// No two mappings are adjacent, unless the system refused to join them. `bytes` is the sum of the mappings' sizes.
 #[derive(Debug)]
 pub(super) struct Freed {
-    /// The freed mappings, in a box because they would need too much stack.
-    extents: Box<[Option<Extent>]>,
+    /// The freed mappings, in a box to save stack space.
+    extents: Box<[Option<FreedMapping>]>,
     bytes: usize,
     frees: u64,
 }
@@ -55,9 +55,10 @@ impl Freed {
         };
         let slots = self.extents.iter_mut().filter(|slot| slot.as_ref().is_some_and(|e| has_room(&e.region)));
         let slot = slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.region.bytes()))?;
-        let Extent { mut region, freed_at, idle } = slot.take()?;
+        let FreedMapping { mut region, freed_at, idle } = slot.take()?;
         if region.bytes() - bytes > bytes / MAX_WASTE_DIVISOR {
-            *slot = region.split_off(bytes).map(|remainder| Extent { region: remainder, freed_at, idle });
+            *slot =
+                region.split_off(bytes).map(|remainder| FreedMapping { region: remainder, freed_at, idle });
         }
         self.bytes -= region.bytes();
         Some(region)
@@ -68,7 +69,7 @@ impl Freed {
     pub(super) fn put(&mut self, mut region: Region) -> Option<Region> {
         self.bytes += region.bytes();
         for slot in &mut self.extents {
-            let Some(Extent { region: mut other, freed_at, idle }) = slot.take() else { continue };
+            let Some(FreedMapping { region: mut other, freed_at, idle }) = slot.take() else { continue };
             let join_result = match other.join(region) {
                 // The new mapping is joined to the mapping below it.
                 Ok(()) => {
@@ -80,12 +81,12 @@ impl Freed {
                     region.join(other)
                 }
             };
-            *slot = join_result.err().map(|other| Extent { region: other, freed_at, idle });
+            *slot = join_result.err().map(|other| FreedMapping { region: other, freed_at, idle });
         }
         let is_full = self.extents.iter().all(Option::is_some);
         let victim = if is_full { self.pop_oldest_mapping() } else { None };
         self.frees += 1;
-        let extent = Extent { region, freed_at: self.frees, idle: 0 };
+        let extent = FreedMapping { region, freed_at: self.frees, idle: 0 };
         if let Some(slot) = self.extents.iter_mut().find(|slot| slot.is_none()) {
             *slot = Some(extent);
         }
@@ -93,7 +94,7 @@ impl Freed {
     }
 
     /// If more than `max_bytes` bytes are kept, takes the mapping that has been unused for the longest time. Takes only
-    /// a part of it if unmapping that part suffices.
+    /// a part of this mapping if unmapping that part suffices.
     pub(super) fn pop_if_kept_exceeds(&mut self, max_bytes: usize) -> Option<Region> {
         let excess = self.bytes.checked_sub(max_bytes).filter(|excess| *excess > 0)?;
         let slot = self.oldest()?;
@@ -109,15 +110,17 @@ impl Freed {
         self.extents.iter_mut().flatten().for_each(|extent| extent.idle = extent.idle.saturating_add(1));
     }
 
-    /// Takes a mapping that was unused for [`IDLE`] intervals, if there is one.
+    /// Takes a mapping that was unused for [`IDLE_INTERVALS`] intervals, if there is one.
     pub(super) fn pop_idle_mapping(&mut self) -> Option<Region> {
-        let idle = |slot: &&mut Option<Extent>| slot.as_ref().is_some_and(|extent| extent.idle >= IDLE);
+        let idle = |slot: &&mut Option<FreedMapping>| {
+            slot.as_ref().is_some_and(|extent| extent.idle >= IDLE_INTERVALS)
+        };
         let region = self.extents.iter_mut().find(idle)?.take()?.region;
         self.bytes -= region.bytes();
         Some(region)
     }
 
-    fn oldest(&mut self) -> Option<&mut Option<Extent>> {
+    fn oldest(&mut self) -> Option<&mut Option<FreedMapping>> {
         let slots = self.extents.iter_mut().filter(|slot| slot.is_some());
         slots.min_by_key(|slot| slot.as_ref().map(|extent| extent.freed_at))
     }

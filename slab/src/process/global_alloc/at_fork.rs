@@ -1,10 +1,10 @@
 //! Fork handlers (`pthread_atfork`) that hold every lock of the process-wide malloc across a fork.
 //!
-//! The handlers are registered when the library is loaded, or else when the allocator starts, which is before almost
-//! all other handlers are registered. Other libraries' fork handlers therefore run before the malloc's handlers take
-//! the locks, and after they release the locks.
+//! The handlers are registered when the library is loaded, or else when the allocator starts. Almost all other handlers
+//! are registered later. Other libraries' fork handlers therefore run before the malloc's handlers take the locks, and
+//! after they release the locks.
 
-use super::{PROCESS_ALLOCATOR, STARTING};
+use super::{PROCESS_ALLOCATOR, STARTING_PID};
 use crate::cache::core::Core;
 use core::cell::Cell;
 use uslab_magazine::Fork;
@@ -12,13 +12,15 @@ use uslab_magazine::sync::AtomicBool;
 use uslab_magazine::sync::Ordering::Relaxed;
 
 pub(super) fn register() {
-    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    static ARE_HANDLERS_REGISTERED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the flag only selects the thread that registers the handlers.
-    if REGISTERED.swap(true, Relaxed) {
+    if ARE_HANDLERS_REGISTERED.swap(true, Relaxed) {
         return;
     }
     // SAFETY: the handlers are functions of this program, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(after_fork_in_child)) };
+    unsafe {
+        libc::pthread_atfork(Some(before_fork), Some(handle_fork_in_parent), Some(after_fork_in_child))
+    };
 }
 
 std::thread_local! {
@@ -29,10 +31,10 @@ std::thread_local! {
 extern "C" fn before_fork() {
     // The thread-local is set before the locks are taken, because its first access may allocate from this malloc.
     FORK_LOCKED_CORE.set(PROCESS_ALLOCATOR.get().map(|process| process.core()));
-    // SAFETY: the handler `in_parent` or `after_fork_in_child` follows, on this thread.
+    // SAFETY: the handler `handle_fork_in_parent` or `after_fork_in_child` follows, on this thread.
     FORK_LOCKED_CORE.get().into_iter().for_each(|core| unsafe { core.before_fork() });
 }
-extern "C" fn in_parent() {
+extern "C" fn handle_fork_in_parent() {
     // SAFETY: `before_fork` took all locks on this thread.
     FORK_LOCKED_CORE.take().into_iter().for_each(|core| unsafe { core.after_fork_in_parent() });
 }
@@ -42,6 +44,6 @@ extern "C" fn after_fork_in_child() {
         // The C library's `vfork` and `posix_spawn` run no handlers.
         unsafe { core.after_fork_in_child() };
         // Relaxed: the pid publishes no other data.
-        STARTING.store(std::process::id(), Relaxed);
+        STARTING_PID.store(std::process::id(), Relaxed);
     }
 }

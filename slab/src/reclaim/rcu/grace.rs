@@ -2,8 +2,8 @@
 //! collector of `crossbeam-epoch` belong to the process. The atomics of `crossbeam-epoch` would outlive executions, and
 //! its collector would run closures in another execution.
 //!
-//! A deferred closure runs after all readers that were pinned when it was deferred have unpinned. The closure runs in a
-//! thread that pins or flushes. The schedule decides whether it runs immediately or later.
+//! A deferred closure runs once all readers that were pinned at the deferral have unpinned. The closure runs in a
+//! thread that pins or flushes. The schedule decides whether the closure runs immediately or later.
 
 use core::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};

@@ -103,7 +103,7 @@ pub(crate) trait Reap: Send + Sync {
     fn end_interval(&self) -> usize;
     /// Frees all unused memory, because the system is short of memory.
     fn free_unused(&self);
-    /// Counter of changes. If it is unchanged, another interval would find no work.
+    /// Counter of changes. If the counter is unchanged, another interval would find no work.
     fn changes(&self) -> u64;
     /// Returns `true` if another interval is needed: a cache has a waiter, or the state has [changed](Self::changes)
     /// without waking the thread.
@@ -160,7 +160,7 @@ impl BackgroundReaper {
         self.is_served_by_thread(Wanted)
     }
 
-    /// Starts the reaper thread if `committed` bytes are enough for one.
+    /// Starts the reaper thread if `committed` bytes are enough to justify a thread.
     #[cold]
     pub(crate) fn start(&self, committed: usize) {
         let committed = committed as u64;

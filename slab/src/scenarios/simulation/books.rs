@@ -80,7 +80,7 @@ impl OwnershipLedger {
     }
     /// Records that the waiter whose wait began at time `begun` got an object of this cache. All earlier waiters of the
     /// cache must already have an object.
-    pub(super) fn served(&mut self, cache: usize, begun: u64) {
+    pub(super) fn record_served(&mut self, cache: usize, begun: u64) {
         self.queued.remove(&begun);
         let before = self.queued.values_mut().filter(|other| other.cache == cache && other.joined < begun);
         before.for_each(|other| other.is_due = true);

@@ -175,7 +175,7 @@ fn alloc(s: &SimThread<'_>, t: &ScriptedOp) {
     let begun = s.books(OwnershipLedger::now);
     match slot.cache.alloc(gfp(t.b)) {
         Ok(at) => {
-            s.books(|books| books.served(slot.key(), begun));
+            s.books(|books| books.record_served(slot.key(), begun));
             check_zeroed(gfp(t.b), &slot, at);
             s.adopt_memory(t.a, &slot, at);
         }
@@ -346,7 +346,7 @@ fn acquire_timeout(s: &SimThread<'_>, t: &ScriptedOp) {
     let begun = s.books(OwnershipLedger::now);
     match slot.cache.acquire_timeout(gfp(t.b), Duration::ZERO) {
         Ok(at) => {
-            s.books(|books| books.served(slot.key(), begun));
+            s.books(|books| books.record_served(slot.key(), begun));
             s.adopt_memory(t.a, &slot, at);
         }
         Err(error) => s.refused(&slot, error),

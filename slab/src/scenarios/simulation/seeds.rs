@@ -55,7 +55,7 @@ impl Seeds {
                 println!(
                     "seed {seed} fails: {failure}\nWORLD_SEED={seed} repeats the failure, which is being shrunk."
                 );
-                let (script, failure) = shrunk(script, &failure);
+                let (script, failure) = shrink_script(script, &failure);
                 let path = std::env::temp_dir().join(format!("uslab-world-{seed}.txt"));
                 let text = format!("# {}\n{script}", failure.replace('\n', " "));
                 let written = std::fs::write(&path, &text);
@@ -103,7 +103,7 @@ impl Seeds {
     }
 }
 
-fn shrunk(script: Script, failure: &str) -> (Script, String) {
+fn shrink_script(script: Script, failure: &str) -> (Script, String) {
     let (begun, way_of_it) = (Instant::now(), failure_kind(failure));
     let fails = |script: &Script| {
         let schedules = (0..Seeds::TRIES).map(|n| script.schedule.wrapping_add(n));
@@ -166,7 +166,7 @@ fn simulation_scripts_round_trip_through_text() {
     assert_eq!(parse_error("alloc"), "line 1: expected `thread` before");
 }
 
-/// The shrunk script must have one of each part: only the operations needed to free a slab.
+/// The shrunk script must have one of each part, and only the operations needed to free a slab.
 #[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn failing_seed_shrinks_to_a_shorter_failing_script() {
@@ -177,7 +177,7 @@ fn failing_seed_shrinks_to_a_shorter_failing_script() {
         Some((script, failure))
     });
     let (script, failure) = found.unwrap();
-    let (small, again) = shrunk(script, &failure);
+    let (small, again) = shrink_script(script, &failure);
     assert_eq!(failure_kind(&again), failure_kind(&failure));
     assert!(small.ops().count() <= 6, "the script must be minimal:\n{small}");
     assert_eq!(outcome(&Script::read(&small.to_string()).unwrap()), Err(again));

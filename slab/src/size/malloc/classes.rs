@@ -35,8 +35,8 @@ pub(super) const fn size_of_class(class: usize) -> usize {
     (5 + step) << (doubling + 4)
 }
 
-/// Returns the name of a class's cache, such as `malloc-64`. The name is formatted by hand, because each program start
-/// formats the names of all classes.
+/// Returns the name of a class's cache, such as `malloc-64`. The name is formatted by hand for speed, because each
+/// program start formats the names of all classes.
 pub(super) fn name_of_class(class: usize) -> String {
     let size = size_of_class(class);
     let mut name = String::with_capacity("malloc-0".len() + size.ilog10() as usize);
@@ -80,7 +80,7 @@ mod tests {
     use core::alloc::Layout;
 
     #[test]
-    fn every_size_gets_the_smallest_class_that_holds_it() {
+    fn each_size_gets_the_smallest_size_class_that_holds_it() {
         let sizes: Vec<usize> = (0..CLASSES).map(size_of_class).collect();
         assert!(sizes.is_sorted_by(|a, b| a < b));
         assert_eq!(sizes[..14], [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192]);

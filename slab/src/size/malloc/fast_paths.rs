@@ -1,5 +1,5 @@
-//! Tables that malloc's inlined paths read: tables indexed by size for allocations, and by page for frees. Allocations
-//! and frees only read the tables.
+//! Tables that malloc's inlined paths read, indexed by size for allocations and by page for frees. Allocations and
+//! frees only read the tables.
 //!
 //! An inlined path costs as much as its loads and stores. An allocation therefore finds the fast path of its size with
 //! one load from a table of 16 KiB. A program accesses only the table's cache lines for the sizes that it uses. The
@@ -44,8 +44,8 @@ impl ObjectStride {
     /// * ceil(2^32 / stride)` modulo `2^32` recognises the multiples of strides up to 2^15.
     const MAX_SLAB_BYTES: usize = 1 << 17;
 
-    /// Makes a stride for objects `stride` bytes apart in slabs of `slab` bytes, which is a power of two. Returns
-    /// `None` for larger slabs, whose objects are found through their frames.
+    /// Makes a stride for objects `stride` bytes apart, in slabs of `slab` bytes; `slab` must be a power of two.
+    /// Returns `None` for larger slabs, whose objects are found through their frames.
     fn new(stride: usize, slab: usize) -> Option<Self> {
         (slab <= Self::MAX_SLAB_BYTES)
             .then(|| Self { mask: (slab - 1) as u32, multiples: u32::MAX / stride as u32 + 1 })
@@ -144,7 +144,7 @@ impl FastPaths {
     /// Allocates an object for this size and alignment. On a miss, does nothing and returns `None`.
     ///
     /// # Safety
-    /// The malloc of these paths exists during the call.
+    /// The malloc of these paths must exist during the call.
     #[inline(always)]
     pub(crate) unsafe fn alloc(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: by contract, the malloc is alive.
@@ -152,11 +152,11 @@ impl FastPaths {
             .and_then(|fast_path| unsafe { fast_path.alloc_fast() })
             .map(Object::memory)
     }
-    /// Allocates an object during a profile that observes only allocations. Does nothing and returns `None` in three
-    /// cases: the allocation misses, no such profile is running, or the object would be a sample.
+    /// Allocates an object during a profile that observes only allocations. Does nothing and returns `None` if the
+    /// allocation misses, if no such profile is running, or if the object would be a sample.
     ///
     /// # Safety
-    /// The conditions of [`alloc`](Self::alloc) hold.
+    /// The caller must fulfil the safety conditions of [`alloc`](Self::alloc).
     #[inline(always)]
     pub(crate) unsafe fn alloc_counted(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let word = word_of(size, align);
@@ -178,7 +178,7 @@ impl FastPaths {
     /// the memory is outside the pages.
     ///
     /// # Safety
-    /// The conditions of [`alloc`](Self::alloc) hold, and the memory is no longer used.
+    /// The caller must fulfil the conditions of [`alloc`](Self::alloc), and the memory must no longer be used.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_sized(&self, memory: *mut u8, size: usize, align: usize) -> bool {
@@ -196,7 +196,7 @@ impl FastPaths {
     /// Frees the memory at an address, which may be null. On a miss, does nothing and returns `false`.
     ///
     /// # Safety
-    /// The conditions of [`free_sized`](Self::free_sized) hold.
+    /// The caller must fulfil the safety conditions of [`free_sized`](Self::free_sized).
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&self, memory: *mut u8) -> bool {
@@ -211,7 +211,7 @@ impl FastPaths {
     /// Allocates as [`alloc`](Self::alloc) does, for processes without restartable sequences.
     ///
     /// # Safety
-    /// The conditions of [`alloc`](Self::alloc) hold.
+    /// The caller must fulfil the safety conditions of [`alloc`](Self::alloc).
     #[inline]
     pub(crate) unsafe fn alloc_claimed(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: by contract, the malloc is alive.
@@ -222,7 +222,7 @@ impl FastPaths {
     /// Frees as [`free`](Self::free) does, for processes without restartable sequences.
     ///
     /// # Safety
-    /// The conditions of [`free`](Self::free) hold.
+    /// The caller must fulfil the safety conditions of [`free`](Self::free).
     #[inline]
     #[must_use]
     pub(crate) unsafe fn free_claimed(&self, memory: *mut u8) -> bool {
@@ -251,7 +251,7 @@ impl FastPaths {
     /// object begins there.
     ///
     /// # Safety
-    /// The caller owns the memory.
+    /// The caller must own the memory.
     #[inline(always)]
     pub(super) unsafe fn class_at(&self, memory: *mut u8) -> Option<usize> {
         let offset = self.offset(memory)?;
@@ -265,7 +265,7 @@ impl FastPaths {
     /// Returns the fast path for frees of objects with the same class as the object at `memory`.
     ///
     /// # Safety
-    /// The conditions of [`class_at`](Self::class_at) hold.
+    /// The caller must fulfil the safety conditions of [`class_at`](Self::class_at).
     #[inline(always)]
     unsafe fn fast_path_of(&self, memory: *mut u8) -> Option<FastPath<Object, StackMemory>> {
         // SAFETY: by contract, the caller owns the memory; each class has a path.
@@ -274,7 +274,7 @@ impl FastPaths {
     /// Returns the size in bytes of the object at `memory`.
     ///
     /// # Safety
-    /// The conditions of [`class_at`](Self::class_at) hold.
+    /// The caller must fulfil the safety conditions of [`class_at`](Self::class_at).
     #[inline]
     pub(super) unsafe fn size_of(&self, memory: NonNull<u8>) -> Option<usize> {
         // SAFETY: by contract, the caller owns the memory.
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn fast_paths_find_no_size_for_interior_addresses() {
+    fn fast_paths_return_no_size_for_interior_addresses() {
         use core::alloc::Layout;
         use uslab_buddy::Gfp;
         let subsystem = crate::Subsystem::new(crate::Config::default()).unwrap();

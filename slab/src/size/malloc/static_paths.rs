@@ -6,8 +6,8 @@
 //! have fewer than 64 GiB of addresses, or if restartable sequences are unavailable. If the static paths are closed,
 //! the slow path tries [the malloc's own paths](super::fast_paths).
 //!
-//! An allocation makes 6 loads: one for the stack of the size, and 5 for the pop. A free by address makes 10 loads: the
-//! addresses of the first page and of the table of page classes, the page's class and stack in one word, the class's
+//! An allocation makes 6 loads: one for the stack of the size, and 5 for the pop. A free by address makes 10 loads: two
+//! addresses (of the first page and of the table of page classes), the page's class and stack in one word, the class's
 //! stride, and 6 for the push.
 
 use super::classes::{CLASSES, WORDS, size_of_class, word_of};
@@ -63,8 +63,8 @@ impl StaticPaths {
     /// Opens the static paths by copying a malloc's paths, `fast_paths`.
     ///
     /// # Safety
-    /// The static paths [can serve](Self::can_serve_malloc) the malloc, and the malloc's table has taken their words.
-    /// The malloc is never dropped.
+    /// The static paths must be [able to serve](Self::can_serve_malloc) the malloc, and the malloc's table must have
+    /// taken their words. The malloc must never be dropped.
     pub(super) unsafe fn open(&self, fast_paths: &FastPaths) {
         let (base, _, page_classes) = fast_paths.pages();
         // Relaxed: the Release store of `base` publishes these strides.
@@ -113,7 +113,7 @@ impl StaticPaths {
     /// null.
     ///
     /// # Safety
-    /// The memory is no longer used.
+    /// The memory must no longer be used.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free_sized(&'static self, memory: *mut u8, size: usize, align: usize) -> bool {
@@ -126,7 +126,8 @@ impl StaticPaths {
     /// Frees the memory at an address, which may be null. On a miss, does nothing and returns `false`.
     ///
     /// # Safety
-    /// The memory was allocated by this malloc, and the conditions of [`free_sized`](Self::free_sized) hold.
+    /// The memory must have been allocated by this malloc, and the caller must fulfil the conditions of
+    /// [`free_sized`](Self::free_sized).
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn free(&'static self, memory: *mut u8) -> bool {
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn static_paths_miss_every_operation_before_opening() {
+    fn static_paths_serve_no_operation_before_they_open() {
         static PATHS: StaticPaths = StaticPaths::new();
         let memory = (&raw const PATHS).cast_mut().cast::<u8>();
         assert!((0..=2 * MAX_CLASS).all(|size| PATHS.alloc(size, 8).is_none()));

@@ -1,5 +1,5 @@
-//! Makes mutants of restartable sequences, whose code is assembly. These mutants cannot be selected at run time, so
-//! each needs a separate build, and there are only a few.
+//! Makes mutants of restartable sequences, whose code is assembly. A build has at most one of these mutants, because it
+//! cannot be selected at run time; the number of mutants is therefore small.
 //!
 //! | rule | its mutants |
 //! |---|---|
@@ -75,8 +75,8 @@ impl Instruction<'_> {
             name => ["str", "stur", "stlr"].contains(&name),
         }
     }
-    /// Returns this jump with the opposite condition, if the instruction is a conditional jump.
-    fn otherwise(&self) -> Option<String> {
+    /// If the instruction is a conditional jump, returns the jump with the opposite condition.
+    fn inverted_jump(&self) -> Option<String> {
         const OTHER_INSTRUCTIONS: [(&str, &str); 13] = [
             ("jae", "ja"),
             ("ja", "jae"),
@@ -155,13 +155,13 @@ fn section_mutants(file: &str, text: &str) -> Vec<MutatedFile> {
             add(of, "store", format!("{} -> nothing", of.text), &[without()]);
         }
         let rest = all[i + 1..].iter().take_while(|next| {
-            next.function == of.function && next.label.is_empty() && next.otherwise().is_none()
+            next.function == of.function && next.label.is_empty() && next.inverted_jump().is_none()
         });
         if let Some(next) = rest.into_iter().find(|next| of.stores() && next.stores()) {
             let both = format!("{}\", \"{}", next.template, of.text);
             add(of, "late", format!("{} behind {}", of.text, next.text), &[without(), (next, both)]);
         }
-        if let Some(other) = of.otherwise() {
+        if let Some(other) = of.inverted_jump() {
             add(of, "jump", format!("{} -> {other}", of.text), &[(of, format!("{}{other}", of.label))]);
         }
         if of.computes_new_head() {
@@ -258,7 +258,7 @@ pub(crate) fn tests(tree: &Tree) -> anyhow::Result<Vec<String>> {
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Builds a mutant, and runs all `tests` with it. If the tests exceed the time limit without a failure, they run again
-/// with four times the limit.
+/// with a limit four times as long.
 pub(crate) fn judge(tree: &Tree, of: &MutatedFile, tests: &[String]) -> anyhow::Result<Verdict> {
     let program = build(tree, Some(of))?;
     let mut late = vec![];

@@ -45,7 +45,7 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
         );
         let made = MutatedSource::new(file, &text, first, "crate::mutant_switch::on")?;
         first += u32::try_from(made.mutants.len())?;
-        let switched = made.switched(|_| true);
+        let switched = made.with_mutant_switches(|_| true);
         mutated.insert(file.clone(), (made, switched));
     }
     // Models of other packages cover little of a file. Models of other packages are not built if the build would take
@@ -60,13 +60,13 @@ pub(crate) fn sources(args: &Args, mut of: Subjects, files: &[String]) -> anyhow
     Ok(Tree { of, copy, files: mutated, left_out: HashSet::new() })
 }
 
-/// The `RUSTFLAGS` for builds that contain no models. With these flags, dependencies under `not(uslab_mutants)` in the
-/// manifest of the integration tests are left out.
+/// The `RUSTFLAGS` for builds that contain no models. With these flags, a build omits dependencies under
+/// `not(uslab_mutants)` in the manifest of the integration tests.
 const PLAIN_FLAGS: &str = "--cap-lints allow --cfg uslab_mutants";
 
 impl Tree {
     /// Copies all files that git tracks, with the mutants in them. Returns a hash of the compiler and of all files that
-    /// affect test results. The parameter `instead` replaces the text of one file.
+    /// can affect test results. The parameter `instead` replaces the text of one file.
     pub(crate) fn write(&self, instead: Option<(&str, &str)>) -> anyhow::Result<u64> {
         let (mut hasher, mut files) = (DefaultHasher::new(), BTreeMap::new());
         compiler()?.hash(&mut hasher);
@@ -136,7 +136,7 @@ impl Tree {
             }
             let (mut blamed, mut rest) = (BTreeSet::new(), vec![]);
             for message in errors(&said) {
-                let of = self.blamed(&message);
+                let of = self.mutants_of_error(&message);
                 if of.is_empty() {
                     rest.push(message["rendered"].as_str().unwrap_or_default().to_owned());
                 }
@@ -148,14 +148,14 @@ impl Tree {
             }
             self.left_out.extend(blamed);
             for (made, switched) in self.files.values_mut() {
-                *switched = made.switched(|mutant| !self.left_out.contains(&mutant));
+                *switched = made.with_mutant_switches(|mutant| !self.left_out.contains(&mutant));
             }
             self.write(None)?;
         }
     }
 
     /// Returns the mutants that an error message refers to.
-    pub(crate) fn blamed(&self, message: &Value) -> Vec<u32> {
+    pub(crate) fn mutants_of_error(&self, message: &Value) -> Vec<u32> {
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let mut spans = list(&message["spans"]);
         spans.sort_by_key(|span| span["is_primary"] != true);
@@ -168,7 +168,7 @@ impl Tree {
                 (span["file_name"] == name.as_str()).then_some(at("byte_start")?..at("byte_end")?)
             };
             let places: Vec<_> = spans.iter().filter_map(place).collect();
-            let blamed = switched.blamed(&places);
+            let blamed = switched.mutants_at_places(&places);
             if !blamed.is_empty() {
                 return blamed;
             }

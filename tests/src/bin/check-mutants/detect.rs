@@ -1,10 +1,10 @@
 //! Measures how fast three sampling tools detect a mutant: the stress test on threads, random operations against shadow
-//! models (which the fuzz targets also run), and the simulation under random schedules. This measurement leaves out
-//! tests of single special cases.
+//! models (also run by the fuzz targets), and the simulation under random schedules. The measurement excludes tests of
+//! single special cases.
 
 use crate::Args;
 use crate::build::Tree;
-use crate::plan::{Config, chosen};
+use crate::plan::{Config, select_mutants};
 use crate::programs::{Program, programs};
 use anyhow::{Context, ensure};
 use serde_json::Value;
@@ -38,7 +38,7 @@ impl fmt::Display for Tool {
     }
 }
 
-/// When a tool detected a mutant, and the message of the tool.
+/// The time at which a tool detected a mutant, and the tool's message.
 struct MutantDetection {
     after: Duration,
     said: String,
@@ -144,7 +144,7 @@ fn tools(tree: &mut Tree) -> anyhow::Result<Vec<Tool>> {
     Ok(vec![Tool::Stress(stress), Tool::Random(random), Tool::Simulation(simulation)])
 }
 
-/// Draws mutants that may have an effect, and reports which tools detect each mutant, and when.
+/// Draws mutants that may have an effect, and reports for each of them which tools detect it, and when.
 pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize) -> anyhow::Result<bool> {
     let tools = tools(tree)?;
     for tool in &tools {
@@ -155,7 +155,7 @@ pub(crate) fn detect(args: &Args, config: &Config, tree: &mut Tree, count: usize
             failed.map_or(String::new(), |of| of.said)
         );
     }
-    let mut drawn: Vec<Mutant> = chosen(args, config, tree.mutants());
+    let mut drawn: Vec<Mutant> = select_mutants(args, config, tree.mutants());
     drawn.retain(|mutant| !config.equivalent.iter().any(|of| of.fits(mutant)));
     drawn.truncate(count);
     let mut times: Vec<Vec<f64>> = tools.iter().map(|_| vec![]).collect();

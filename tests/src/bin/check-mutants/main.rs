@@ -1,11 +1,11 @@
-//! The command `cargo check-mutants` changes the meaning of core files, one place at a time. For each change,
-//! a test or a model must fail.
+//! The command `cargo check-mutants` changes the meaning of core files, one place at a time. After each change, a test
+//! or a model must fail.
 //!
 //! [`mutate`](uslab_tests::mutate) makes the mutants by rule, all in one copy of the workspace; the environment
 //! variable `MUTANT` enables one of them. Two builds are enough for any number of mutants: one for the unit and
 //! property tests, and one for the loom models. Mutants that do not compile are removed until the copy compiles. Each
-//! test then runs once without a mutant, to find out which mutants it reaches, and how long it takes. For each mutant,
-//! the tests that reach it run one after the other, cheapest first, until one fails.
+//! test then runs once without a mutant; this run shows which mutants the test reaches, and how long it takes. For each
+//! mutant, the tests that reach it run one after the other, cheapest first, until one fails.
 //!
 //! Tests are cheaper than models, so tests kill most mutants. With `--models`, only the models are built and run, to
 //! find out which mutants the models alone detect.
@@ -19,7 +19,7 @@ mod report;
 mod run;
 
 use crate::build::sources;
-use crate::plan::{Subjects, chosen, config, shard_of_mutants};
+use crate::plan::{Subjects, config, select_mutants, shard_of_mutants};
 use crate::report::{explain, leave, merge, record};
 use crate::run::{check, judge_assembly_mutants};
 use clap::Parser;
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         };
-        let chosen = chosen(&args, &config, all.iter());
+        let chosen = select_mutants(&args, &config, all.iter());
         let mut listed = shard_of_mutants(&chosen, shard).to_vec();
         listed.sort_by_key(|mutant| mutant.number);
         listed.iter().for_each(|mutant| println!("{} {mutant}", mutant.number));
@@ -170,8 +170,8 @@ fn main() -> ExitCode {
     }
     // Mutants that models leave to tests are not failures.
     let most_live = args.most_live.unwrap_or(if args.models { 100.0 } else { config.most_live });
-    let few = !report.living().exceeds(most_live);
-    let few = few && !report.by_floors().exceeds(config.most_by_floors);
-    let good = report.wrong.is_empty() && few && !report.by_time().exceeds(config.most_by_time);
+    let few = !report.living_rate().exceeds(most_live);
+    let few = few && !report.rate_by_floors().exceeds(config.most_by_floors);
+    let good = report.wrong.is_empty() && few && !report.rate_by_time().exceeds(config.most_by_time);
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -23,7 +23,7 @@ use uslab_tests::workspace;
 pub(crate) struct EquivalentMutants {
     pub(crate) file: String,
     pub(crate) function: String,
-    /// The rule that makes these mutants; `None` matches any rule.
+    /// The rule that makes the mutants of this entry; `None` matches any rule.
     pub(crate) rule: Option<String>,
     /// A part of the text of the change; `None` matches all changes in the function.
     pub(crate) change: Option<String>,
@@ -180,13 +180,18 @@ impl Subjects {
     }
 }
 
-/// Returns the selected mutants in random order, so that the mutants judged first are always a random sample.
-pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item = &'m Mutant>) -> Vec<Mutant> {
+/// Returns the selected mutants in random order, so that the mutants judged so far are always a random sample.
+pub(crate) fn select_mutants<'m>(
+    args: &Args,
+    config: &Config,
+    all: impl Iterator<Item = &'m Mutant>,
+) -> Vec<Mutant> {
     let rules = if args.rule.is_empty() { &config.rules } else { &args.rule };
     let is_requested = |mutant: &&Mutant| args.assembly || rules.contains(&mutant.rule);
     let mut chosen: Vec<Mutant> = all.filter(is_requested).cloned().collect();
     if args.again {
-        let (lived, argued) = (lived(), |mutant: &Mutant| config.equivalent.iter().any(|of| of.fits(mutant)));
+        let (lived, argued) =
+            (undetected_mutants(), |mutant: &Mutant| config.equivalent.iter().any(|of| of.fits(mutant)));
         chosen.retain(|mutant| lived.contains(&without_place(&mutant.to_string())) && !argued(mutant));
     }
     let rank = |mutant: &Mutant| {
@@ -200,7 +205,7 @@ pub(crate) fn chosen<'m>(args: &Args, config: &Config, all: impl Iterator<Item =
 }
 
 /// Returns the mutants that stored runs did not detect, or that only a floor detected.
-fn lived() -> HashSet<String> {
+fn undetected_mutants() -> HashSet<String> {
     let kept = fs::read_dir(workspace().join("target/mutants")).into_iter().flatten().flatten();
     let kept = kept.filter(|file| file.file_name().to_string_lossy().contains(".all."));
     let texts = kept.filter_map(|file| fs::read_to_string(file.path()).ok());
@@ -213,7 +218,7 @@ fn lived() -> HashSet<String> {
     lived
 }
 
-/// Returns a description of a mutant without its line number, because line numbers change with the sources.
+/// Returns a description of a mutant without its line number, because line numbers change when the sources change.
 fn without_place(mutant: &str) -> String {
     let (place, change) = mutant.split_once(' ').unwrap_or((mutant, ""));
     format!("{} {change}", place.split(':').next().unwrap_or(place))
@@ -238,7 +243,7 @@ mod tests {
         assert_eq!(read, [(of("12:5"), Verdict::Lives)]);
     }
 
-    /// Regression test: if a file had been moved, a reason that named the file ended the program.
+    /// Regression test: a reason that named a moved file ended the program.
     #[test]
     fn each_mutant_reason_names_an_existing_mutant() {
         let args = Args::parse_from(["check-mutants"]);

@@ -1,4 +1,4 @@
-//! The built programs of tests and models; for each test, its run time and the mutants that it reaches.
+//! The built programs of tests and models, with each test's run time and the mutants that it reaches.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -95,8 +95,8 @@ pub(crate) fn bound() -> Option<String> {
 /// The environment variable that makes each model run with its own bound.
 pub(crate) const STATED_BOUNDS_VARIABLE: (&str, &str) = ("BOUND", "");
 
-/// A memory limit in KiB, which prevents a mutant from taking all memory. The limit is this high because a test of
-/// 1,024 CPUs has 9 GiB of tables, most of which it never accesses.
+/// A memory limit in KiB, which prevents a mutant from taking all memory. The limit is high, because a test with 1,024
+/// CPUs has 9 GiB of tables, most of which it never accesses.
 pub(crate) const MAX_MEMORY_KIB: u32 = 12 << 20;
 
 /// The integration tests; each target runs in a separate program. Integration tests cover more than a library's own
@@ -124,10 +124,10 @@ pub(crate) struct Test {
     pub(crate) reached: HashSet<u32>,
 }
 
-/// The largest CPU time of a test in seconds; slower tests are left out, because each test runs for many mutants.
+/// The largest CPU time of a test in seconds; slower tests are omitted, because each test runs for many mutants.
 pub(crate) const MAX_TEST_CPU_SECONDS: f64 = 10.0;
 
-/// The result of the first run of a test, which has no mutant.
+/// The result of a test's first run, which has no mutant.
 pub(crate) enum FirstRunResult {
     Test(Test),
     /// The test takes too long to run for every mutant.

@@ -52,7 +52,7 @@ impl Verdict {
             Self::Waits => 6,
         }
     }
-    pub(crate) fn noticed(&self) -> bool {
+    pub(crate) fn is_detected(&self) -> bool {
         self.kind() < 4
     }
 }
@@ -66,13 +66,13 @@ pub(crate) struct JudgedMutant {
     pub(crate) equivalent: Option<String>,
 }
 
-/// The result of a whole run, or of one shard. A shard has only its own mutants; all other fields are the same in all
-/// shards.
+/// The result of a whole run, or of one shard. A shard contains only its own mutants; all other fields are the same in
+/// all shards.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Report {
     /// The number of selected mutants.
     pub(crate) of: usize,
-    /// The number of mutants before a sample was selected.
+    /// The number of mutants from which the sample was selected.
     pub(crate) from: usize,
     pub(crate) mutants: Vec<JudgedMutant>,
     /// `true` if the mutants are a sample, or if some of them were not judged.
@@ -85,25 +85,25 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Returns the mutants that have a verdict, without explained mutants and mutants that were not judged yet.
+    /// Returns the judged mutants, except undetected mutants with a known reason.
     pub(crate) fn judged(&self) -> impl Iterator<Item = &JudgedMutant> {
-        self.mutants
-            .iter()
-            .filter(|of| of.verdict != Verdict::Waits && (of.verdict.noticed() || of.equivalent.is_none()))
+        self.mutants.iter().filter(|of| {
+            of.verdict != Verdict::Waits && (of.verdict.is_detected() || of.equivalent.is_none())
+        })
     }
-    /// Returns the rate of certain verdicts among the judged mutants; for a sample, also the confidence interval of the
-    /// rate among all mutants.
+    /// Returns the rate of verdicts that satisfy a condition among the judged mutants; for a sample, also the
+    /// confidence interval of the rate among all mutants.
     pub(crate) fn share(&self, which: impl Fn(&Verdict) -> bool) -> Rate {
         let all = self.judged().count();
         Rate { of: self.judged().filter(|of| which(&of.verdict)).count(), all, sampled: self.sampled }
     }
-    pub(crate) fn living(&self) -> Rate {
-        self.share(|verdict| !verdict.noticed())
+    pub(crate) fn living_rate(&self) -> Rate {
+        self.share(|verdict| !verdict.is_detected())
     }
-    pub(crate) fn by_floors(&self) -> Rate {
+    pub(crate) fn rate_by_floors(&self) -> Rate {
         self.share(|verdict| matches!(verdict, Verdict::Floor { .. }))
     }
-    pub(crate) fn by_time(&self) -> Rate {
+    pub(crate) fn rate_by_time(&self) -> Rate {
         self.share(|verdict| matches!(verdict, Verdict::Time { .. }))
     }
     pub(crate) fn counts<'m>(mutants: impl Iterator<Item = &'m JudgedMutant>) -> String {
@@ -160,7 +160,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for JudgedMutant { mutant, verdict, equivalent } in &self.mutants {
             match (verdict, equivalent) {
-                (verdict, Some(reason)) if !verdict.noticed() && *verdict != Verdict::Waits => {
+                (verdict, Some(reason)) if !verdict.is_detected() && *verdict != Verdict::Waits => {
                     writeln!(f, "equivalent {mutant} | {reason}")?
                 }
                 (Verdict::Lives, _) => writeln!(f, "LIVES      {mutant}")?,
@@ -185,12 +185,12 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "neither detected nor explained: {}; detected only by a floor: {}; timed out: {}",
-            self.living(),
-            self.by_floors(),
-            self.by_time()
+            self.living_rate(),
+            self.rate_by_floors(),
+            self.rate_by_time()
         )?;
         let equivalent =
-            self.mutants.iter().filter(|of| !of.verdict.noticed() && of.equivalent.is_some()).count();
+            self.mutants.iter().filter(|of| !of.verdict.is_detected() && of.equivalent.is_some()).count();
         write!(
             f,
             "mutants: {} ({} did not compile): {}; {equivalent} of the undetected mutants are explained; {:.0} s",
@@ -210,12 +210,12 @@ pub(crate) fn explain(args: &Args, config: &Config, mut report: Report, all: boo
     for JudgedMutant { mutant, verdict, equivalent } in &mut report.mutants {
         let reason = config.equivalent.iter().zip(&mut used).find(|(of, _)| of.fits(mutant));
         *equivalent = reason.map(|(of, used)| {
-            *used |= !verdict.noticed() && *verdict != Verdict::Waits;
+            *used |= !verdict.is_detected() && *verdict != Verdict::Waits;
             of.reason.clone()
         });
     }
     let judged = report.mutants.iter().filter(|of| of.verdict != Verdict::Waits);
-    if judged.clone().count() >= 10 && !judged.clone().any(|of| of.verdict.noticed()) {
+    if judged.clone().count() >= 10 && !judged.clone().any(|of| of.verdict.is_detected()) {
         report.wrong.push("nothing notices any of them: are they switched on?".to_owned());
     }
     // A shard may be empty, and all mutants that lived may have been removed.
@@ -253,7 +253,7 @@ pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
     let explained = report
         .mutants
         .iter()
-        .filter(|of| !of.verdict.noticed() && of.verdict != Verdict::Waits && of.equivalent.is_some());
+        .filter(|of| !of.verdict.is_detected() && of.verdict != Verdict::Waits && of.equivalent.is_some());
     MutantRuns::record(MutantRun {
         by: match () {
             () if args.assembly => {
@@ -267,8 +267,8 @@ pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
         judged: judged.clone().count(),
         verdicts: format!("{}, {} did not compile", Report::counts(judged), report.left_out),
         equivalent: explained.count(),
-        live: report.living().to_string(),
-        by_floors: report.by_floors().to_string(),
+        live: report.living_rate().to_string(),
+        by_floors: report.rate_by_floors().to_string(),
     })?;
     Ok(report)
 }
@@ -344,9 +344,12 @@ mod tests {
             judged(Verdict::Time { name: "m".to_owned() }, true),
         ];
         let report = Report { mutants, ..Report::default() };
-        let living = report.living();
+        let living = report.living_rate();
         assert_eq!((living.of, living.all), (2, 4));
-        assert_eq!((report.by_floors().of, report.by_time().of, living.interval()), (1, 1, [50.0; 2]));
+        assert_eq!(
+            (report.rate_by_floors().of, report.rate_by_time().of, living.interval()),
+            (1, 1, [50.0; 2])
+        );
     }
 
     #[test]

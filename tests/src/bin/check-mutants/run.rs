@@ -3,7 +3,7 @@
 use crate::Args;
 use crate::assembly;
 use crate::build::Tree;
-use crate::plan::{Config, chosen, shard_of_mutants};
+use crate::plan::{Config, select_mutants, shard_of_mutants};
 use crate::programs::{
     INTEGRATION_TESTS, Program, STATED_BOUNDS_VARIABLE, Test, TestRunEnd, bound, programs, tests,
 };
@@ -47,7 +47,7 @@ pub(crate) fn check(
         // The cheaper programs come first.
         built.rotate_left(1);
     }
-    let chosen = chosen(args, config, tree.mutants());
+    let chosen = select_mutants(args, config, tree.mutants());
     let ours = shard_of_mutants(&chosen, shard);
     eprintln!(
         "check-mutants: {} mutants, {} do not compile, {:.0} s",
@@ -107,7 +107,7 @@ pub(crate) fn judge_assembly_mutants(
         ..tree
     };
     let (all, sources) = (assembly::assembly_mutants()?, tree.write(None)?);
-    let chosen = chosen(args, config, all.iter().map(|of| &of.mutant));
+    let chosen = select_mutants(args, config, all.iter().map(|of| &of.mutant));
     let (kept, tests) = (StoredVerdicts::open(sources, "assembly")?, assembly::tests(&tree)?);
     let end = args.minutes.map(|minutes| begun + Duration::from_secs(60 * u64::from(minutes)));
     let (ours, mut verdicts) = (shard_of_mutants(&chosen, shard), vec![]);
@@ -123,21 +123,21 @@ pub(crate) fn judge_assembly_mutants(
     Ok(Report { of, from, sampled, mutants: judged(ours, verdicts), left_out: 0, wrong: vec![], seconds })
 }
 
-/// For each round, the largest total time in seconds of the tests that run together in one process.
+/// The largest total time in seconds of the tests that run together in one process, for each round.
 pub(crate) const ROUNDS: [f64; 4] = [0.3, 1.0, 4.0, 1e9];
 
 /// The time limit for a model that runs with its own bound.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// After this number of timed-out tests, the mutant counts as timed out; without this limit, hundreds of tests might
-/// reach an endless loop.
+/// The number of timed-out tests after which the mutant counts as timed out; otherwise, hundreds of tests might reach
+/// an endless loop.
 const MAX_TIMED_OUT_TESTS: usize = 3;
 
 /// Runs all tests that reach a mutant, until the verdict is known. If one program exceeds its time limit, another
-/// program may still fail. If no program fails, the timed-out tests run again, each alone and with four times its usual
-/// time, until [`MAX_TIMED_OUT_TESTS`] of them have timed out again. Finally, models run with their own bounds, if they
-/// end in time. Models run with their own bounds only for mutants that no test detected and no reason explains, and
-/// only if the environment sets no bound.
+/// program may still fail. If no program fails, the timed-out tests run again, each alone with four times its usual
+/// time, until [`MAX_TIMED_OUT_TESTS`] of them time out again. Finally, models run with their own bounds, if they end
+/// in time. Models run with their own bounds only for mutants that no test detected and no reason explains, unless the
+/// environment sets a bound.
 pub(crate) fn judge(
     mutant: &Mutant,
     argued: bool,
@@ -228,13 +228,13 @@ fn failed(program: &Program, name: String, message: String) -> Verdict {
     }
 }
 
-/// The stored verdicts of interrupted runs, which had the same sources and tests.
+/// The stored verdicts of interrupted runs on the same sources and tests.
 pub(crate) struct StoredVerdicts {
     pub(crate) known: HashMap<String, Verdict>,
     pub(crate) file: fs::File,
 }
 
-/// Returns a name for the set of tests that led to the verdicts; the models of some packages detect fewer mutants than
+/// Returns a name for the set of tests that gave the verdicts; the models of some packages detect fewer mutants than
 /// the models of all packages.
 fn judges<'p>(models: Option<impl Iterator<Item = &'p str>>) -> String {
     models.map_or("all".to_owned(), |packages| packages.fold("models".to_owned(), |by, of| by + "." + of))

@@ -1,4 +1,4 @@
-//! The lab `merge`, in which a student writes buddy merging.
+//! The lab `merge`, in which a student writes the code that merges free buddies.
 
 use super::reference::merge::Exercise;
 use super::run::{Failure, POLICY_INVARIANT, panic_text};
@@ -19,15 +19,15 @@ const SHOWN_OPERATIONS: usize = 40;
 
 /// The exercise's interface: how blocks are split and merged.
 pub trait Buddy {
-    /// Takes a block of `2^order` pages from the free lists. Returns the first page of the block, or `None` without a
-    /// large enough free block.
+    /// Takes a block of `2^order` pages from the free lists. Returns the first page of the block, or `None` if no free
+    /// block is large enough.
     fn alloc(lists: &mut FreeLists, order: u8) -> Option<u32>;
     /// Frees the block of `2^order` pages that begins at `page`.
     fn free(lists: &mut FreeLists, page: u32, order: u8);
 }
 
-/// The free blocks of a buddy allocator, listed by order. Each call, except a call of [`order`](Self::order), counts as
-/// one list access.
+/// The free blocks of a buddy allocator, listed by order. Each call except [`order`](Self::order) counts as one list
+/// access.
 #[derive(Clone, Debug)]
 pub struct FreeLists {
     free: Vec<BTreeSet<u32>>,
@@ -44,7 +44,8 @@ impl FreeLists {
     pub fn order(&self) -> u8 {
         ORDER
     }
-    /// Takes the free block of an order that has the lowest address. Returns `None` if the list is empty.
+    /// Takes the free block that has the lowest address among the blocks of an order. Returns `None` if the list is
+    /// empty.
     ///
     /// # Panics
     /// Panics if the order is above the largest.
@@ -117,9 +118,9 @@ impl From<String> for BrokenInvariant {
 /// The state of the memory while requests run.
 struct MemoryState {
     lists: FreeLists,
-    /// The blocks in use, oldest first, each with its first page and order.
+    /// The blocks in use, each with its first page and order; the oldest block comes first.
     allocated: Vec<(u32, u8)>,
-    /// The number of list accesses that frees have made.
+    /// The number of list accesses during frees.
     list_accesses: u64,
 }
 
@@ -148,7 +149,7 @@ impl MemoryState {
                     }
                 }
             }
-            Op::Free(_) if self.allocated.is_empty() => "Nothing is in use.".to_owned(),
+            Op::Free(_) if self.allocated.is_empty() => "No block is in use: nothing is freed.".to_owned(),
             Op::Free(pick) => {
                 let (page, order) = self.allocated.remove((pick % self.allocated.len() as u64) as usize);
                 let before = self.lists.list_accesses;
@@ -217,8 +218,8 @@ impl MemoryState {
     }
 }
 
-/// Runs all requests on a student's allocator. Returns the number of list accesses during frees, or the index of the
-/// failed request.
+/// Runs all requests on a student's allocator. Returns the number of list accesses during frees; returns the request's
+/// index if a request failed.
 fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, BrokenInvariant)> {
     let mut memory = MemoryState::new();
     for (index, op) in ops.iter().enumerate() {
@@ -230,7 +231,7 @@ fn run<B: Buddy>(ops: &[Op]) -> Result<u64, (usize, BrokenInvariant)> {
     Ok(memory.list_accesses)
 }
 
-/// Runs a student's implementation of splitting and merging, and returns a verdict on it.
+/// Runs a student's code that splits and merges blocks, and returns a verdict on it.
 pub fn merge<B: Buddy>(seed: u32) -> Verdict {
     let ops = ops(seed);
     let reference = run::<Exercise>(&ops).expect("the reference solution must serve every request");
@@ -242,12 +243,16 @@ pub fn merge<B: Buddy>(seed: u32) -> Verdict {
                 true,
             );
             let bound = 2.0 * reference as f64;
-            (vec![invariants, Check::at_most("free list accesses in all frees", list_accesses, bound)], None)
+            (vec![invariants, Check::at_most("list accesses during all frees", list_accesses, bound)], None)
         }
         Err((failed, violation)) => {
             let description = format!("operation {}: {}", failed + 1, violation.text);
             (
-                vec![Check::new("each page is in one block, and buddies merge", description, false)],
+                vec![Check::new(
+                    "each page is in exactly one block, and free buddies are merged",
+                    description,
+                    false,
+                )],
                 Some(failure_from_violation::<B>(&ops, failed, violation)),
             )
         }

@@ -70,7 +70,7 @@ impl<L: Layer<Object>> Policy for LayerPolicy<L> {
     }
 }
 
-/// Running totals after each operation: accesses of the depot, and objects taken from slabs.
+/// The totals after each operation: depot accesses, and objects taken from slabs.
 struct Costs {
     visits: Vec<u64>,
     slabs: Vec<u64>,

@@ -27,9 +27,8 @@ pub(in crate::course) const LABS: [CodeLab; 4] = [
         title: "Write buddy merging",
         minutes: 45,
         about: "A page allocator splits blocks to serve requests. Freed blocks must be merged into large blocks again, or soon no large block is left.",
-        shows: "A block has one buddy, whose address differs in one bit. So a merge costs one list access for each order, and no search.",
-        pitfall: "To merge once and not again with the larger block; to take the upper block's address for the merged one; to merge with a \
-                  buddy that is free, but smaller.",
+        shows: "A block has one buddy, whose address differs in one bit. A merge therefore costs one list access for each order, and no search.",
+        pitfall: "To merge once, and not to merge the larger block again; to use the upper block's address for the merged block; to merge with a buddy that is free but was split into smaller blocks.",
         starter: include_str!("starters/merge.rs"),
         judged_by: &[
             "No block is allocated twice or lost, and no request is refused while a large enough block is free.",
@@ -39,18 +38,16 @@ pub(in crate::course) const LABS: [CodeLab; 4] = [
     },
     CodeLab {
         name: "partial",
-        title: "Write which partial slab serves",
+        title: "Choose the partial slab that serves",
         minutes: 60,
-        about: "A slab goes back when all of its objects are free at once. Which slab an allocation takes from decides how often that \
-                happens.",
-        shows: "The fullest slab should serve: the emptiest ones then run dry of objects in use, and go. Sorting slabs into a few lists is \
-                nearly as good as sorting them all.",
-        pitfall: "To search for the fullest slab at each allocation, which costs a walk; to relist a slab at each free.",
+        about: "A slab is returned to the page allocator when all of its objects are free. How often that happens depends on the slab that each allocation chooses.",
+        shows: "The fullest slab should serve: the emptiest slabs then lose their last objects in use, and are freed. Sorting slabs into a few lists by fill is nearly as good as sorting them completely.",
+        pitfall: "To search all slabs for the fullest one at each allocation; to move a slab to another list at each free.",
         starter: include_str!("starters/partial.rs"),
         judged_by: &[
             "No object is allocated twice or lost.",
             "The mean number of slabs is at most 3 % above the mean of a good policy with few list accesses.",
-            "An operation inspects slabs and moves them between lists at most 6 times on average; both count equally.",
+            "On average, an operation makes at most 6 inspections and moves of slabs; an inspection and a move between lists count equally.",
             "When all objects are free, no slab is left.",
         ],
     },
@@ -58,18 +55,15 @@ pub(in crate::course) const LABS: [CodeLab; 4] = [
         name: "exchange",
         title: "Write the exchange of magazines",
         minutes: 90,
-        about: "A CPU allocates from its own magazines. What it does when these are empty, or full, decides how often it needs the depot's \
-                lock, and whether two threads on one CPU get the same object.",
-        shows: "With a loaded and a previous magazine, visits are at least M operations apart. The lock of a CPU is needed although nobody \
-                else uses its magazines: threads can be moved.",
-        pitfall: "To exchange the loaded magazine while the previous one would do; to give up a CPU's lock for the depot's and to go on as if \
-                  nothing had changed; to take the locks in two orders.",
+        about: "A CPU allocates from its own magazines. Its action when they are empty or full determines how often it needs the depot's lock, and if two threads on one CPU can get the same object.",
+        shows: "With a loaded and a previous magazine of M objects, visits to the depot are at least M operations apart. Each CPU needs a lock although no other CPU uses its magazines, because a thread can be moved to another CPU during an operation.",
+        pitfall: "To exchange the loaded magazine when the previous one could serve; to release a CPU's lock, take the depot's lock, and continue as if nothing had changed; to take the two locks in different orders.",
         starter: include_str!("starters/exchange.rs"),
         judged_by: &[
             "No object is allocated twice or lost.",
-            "Visits to the depot are at most 2 % more than those of the paper's rules.",
-            "Objects taken from slabs, while the depot or the CPU has objects, are at most 2 % more.",
-            "Under loom each round has one owner in every order of the threads' steps, and no lock is waited for for ever.",
+            "The depot is visited at most 2 % more often than by the paper's rules.",
+            "At most 2 % more objects are taken from slabs than by the paper's rules.",
+            "Under loom, in every order of the threads' steps, each round has one owner, and no thread waits for a lock forever.",
         ],
     },
     CodeLab {
@@ -77,13 +71,12 @@ pub(in crate::course) const LABS: [CodeLab; 4] = [
         title: "Write reaping",
         minutes: 45,
         about: "A depot's load changes over the day. How many of its full magazines are flushed, and when?",
-        shows: "The minimum number of magazines in an interval is the number that was not needed. It follows a rising load immediately, and a falling load after an interval.",
+        shows: "The smallest number of magazines that the depot had during an interval is the number that was not needed. This number follows a rising load immediately, and a falling load after one interval.",
         pitfall: "To reap a fraction of the magazines, whatever the load is; to reap magazines that were just freed.",
         starter: include_str!("starters/reaping.rs"),
         judged_by: &[
             "No object is allocated twice or lost.",
-            "The costs are at most 5 % above those of the paper's working set: 2 for a full magazine that is kept for an interval, 1 for an \
-             object that comes from a slab.",
+            "The cost is at most 5 % above the cost of the paper's working set. A full magazine that is kept for an interval costs 2, and an object that comes from a slab costs 1.",
         ],
     },
 ];

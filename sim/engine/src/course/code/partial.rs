@@ -8,11 +8,11 @@ use crate::{Policy, Stream};
 
 const LAB: &str = "partial";
 
-/// The running costs of a policy, with one value after each operation.
+/// The cost of a policy so far, with one value after each operation.
 struct Costs {
     /// The number of slabs that the policy had after each operation.
     slabs: Vec<u64>,
-    /// The total number of times that the policy inspected a slab.
+    /// The number of times that the policy inspected a slab.
     inspections: u64,
 }
 
@@ -31,7 +31,7 @@ impl Costs {
     }
 }
 
-/// Runs a student's policy, which chooses the partial slab for each allocation, and returns a verdict on it.
+/// Runs a student's policy, which chooses a partial slab for each allocation, and returns a verdict on it.
 pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let stream = growing_and_shrinking_cache(LAB, seed);
     let Ok(reference) = Costs::of::<Exercise>(&stream) else {
@@ -47,7 +47,7 @@ pub fn partial<P: Policy>(seed: u32) -> Verdict {
     let remaining_slabs = student.slabs.last().copied().unwrap_or(0);
     let checks = vec![
         Check::new(
-            format!("mean number of slabs: at most {bound:.1}"),
+            format!("the mean number of slabs is at most {bound:.1}"),
             format!("{mean_slabs:.1}"),
             mean_slabs <= bound,
         ),

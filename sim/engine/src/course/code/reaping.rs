@@ -3,7 +3,7 @@
 use super::exchange::ROUNDS;
 use super::reference::{exchange, reaping::Exercise};
 use super::run::{PolicyFailure, run};
-use super::streams::days;
+use super::streams::generate_days;
 use super::verdict::{Check, Verdict};
 use crate::design::NoMemory;
 use crate::held::{Held, Holder};
@@ -20,21 +20,21 @@ const LAB: &str = "reaping";
 /// The length of a reaping interval in nanoseconds.
 const REAP_INTERVAL_NS: u64 = 15_000_000_000;
 
-/// The exercise's interface: decides how many full magazines a depot flushes.
+/// The interface of the exercise `reaping`: decides how many full magazines a depot flushes.
 pub trait Reaper: Default + fmt::Debug {
-    /// Called after a magazine was added to the depot or taken out; the depot now has `full` full magazines.
+    /// Called after a magazine was added to the depot or taken from it; the depot now has `full` full magazines.
     fn visited(&mut self, full: usize);
     /// Called at the end of an interval, when the depot has `full` full magazines. Returns the number of magazines to
     /// flush to slabs.
     fn reap(&mut self, full: usize) -> usize;
 }
 
-/// A depot that flushes the number of magazines that a student's reaper chooses.
+/// A depot that flushes magazines; a student's reaper chooses how many.
 #[derive(Debug)]
 struct ReaperPolicy<R> {
     layer: exchange::Exercise<Object>,
     reaper: R,
-    /// The number of full magazines that are kept at the ends of intervals, summed over all intervals.
+    /// The number of full magazines kept at the end of an interval, summed over all intervals.
     kept: u64,
 }
 
@@ -82,7 +82,7 @@ impl<R: Reaper> Policy for ReaperPolicy<R> {
     fn tick(&mut self, op: &mut Op<'_>) {
         let full = self.layer.full(|full| full.len());
         let reaped = self.reaper.reap(full);
-        assert!(reaped <= full, "{reaped} magazines are to be reaped, but the depot has {full}");
+        assert!(reaped <= full, "`reap` returned {reaped} magazines, but the depot has only {full}");
         let flushed_objects: Vec<_> = self.layer.full(|full| full.drain(..reaped).flatten().collect());
         flushed_objects.into_iter().for_each(|object| bonwick94::put(op, object));
         release_empty(op);
@@ -105,7 +105,7 @@ impl<R: Reaper> Policy for ReaperPolicy<R> {
     }
 }
 
-/// Returns running totals after each operation: magazines kept, and objects taken from slabs.
+/// Returns the totals after each operation: magazines kept, and objects taken from slabs.
 fn costs<R: Reaper>(stream: &Stream) -> Result<Vec<(u64, u64)>, PolicyFailure> {
     let (mut costs, mut slabs) = (vec![], 0);
     run::<ReaperPolicy<R>>(stream, |_, model| {
@@ -121,7 +121,7 @@ fn sum((kept, slabs): (u64, u64)) -> u64 {
 
 /// Runs a student's reaper, and returns a verdict on it.
 pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
-    let stream = days(LAB, seed, REAP_INTERVAL_NS);
+    let stream = generate_days(LAB, seed, REAP_INTERVAL_NS);
     let Ok(reference) = costs::<Exercise>(&stream) else {
         unreachable!("the reference solution must serve every request")
     };
@@ -135,9 +135,12 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     let (kept_slabs, slabs) = last(&student);
     let bound = sum(last(&reference)) as f64 * 1.05;
     let requirement = format!(
-        "cost (2 for each full magazine and interval, 1 for each object from a slab): at most {bound:.0}"
+        "cost (2 for a full magazine kept for an interval, 1 for an object taken from a slab): at most {bound:.0}"
     );
-    let result = format!("2 x {kept_slabs} + {slabs} = {}", sum((kept_slabs, slabs)));
+    let result = format!(
+        "2 x {kept_slabs} kept magazines + {slabs} objects from slabs = {}",
+        sum((kept_slabs, slabs))
+    );
     let check = Check::new(requirement, result, sum((kept_slabs, slabs)) as f64 <= bound);
     // The first operation after which the policy's cost exceeds the limit.
     let excess_operation = student

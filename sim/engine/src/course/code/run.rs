@@ -14,7 +14,7 @@ pub(super) const POLICY_INVARIANT: &str = "no object is allocated twice or lost"
 
 /// The failure of a student's policy at one operation.
 pub(super) struct PolicyFailure {
-    /// The number of the failed operation, counted from 1.
+    /// The number of the operation that failed, counted from 1.
     pub(super) at: u64,
     pub(super) wrong: String,
 }
@@ -25,13 +25,13 @@ pub(super) struct PolicyFailure {
 pub(crate) struct Failure {
     /// The name of the lab.
     pub lab: String,
-    /// A description of the states that the page shows.
+    /// A description of the states that the web page shows.
     pub title: String,
     /// The error message.
     pub wrong: String,
     /// The index, counted from 0, of the state that shows the error.
     pub at: usize,
-    /// The object that the error concerns, if any: its slab's first page, and its index in the slab.
+    /// The object that the error concerns, if any: the first page of its slab, and its index in the slab.
     pub object: Option<(u32, u16)>,
     /// The offsets, in bytes, of the memory blocks that the error concerns.
     pub blocks: Vec<usize>,
@@ -55,7 +55,7 @@ pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
 }
 
 /// Runs a policy on the whole stream. After each operation, calls `after_operation` with the model and the number of
-/// operations so far.
+/// operations that have run.
 pub(super) fn run<P: Policy>(
     stream: &Stream,
     mut after_operation: impl FnMut(u64, &Model<'_, P>),
@@ -82,7 +82,7 @@ pub(super) fn run<P: Policy>(
     Ok(())
 }
 
-/// Returns the states to display: the states before the failed operation, and the state at the failure.
+/// Returns the states to display: the last states before the failed operation, and the state at the failure.
 pub(super) fn moments<P: Policy>(
     lab: &str,
     stream: &Stream,
@@ -111,7 +111,7 @@ pub(super) fn moments<P: Policy>(
         }
         object = engine.design().doubly_allocated_object().map(|object| (object.page, object.index));
         if let Some((operation, cpu)) = object.and_then(|_| owners.get(&object)) {
-            reason += &format!(": CPU {cpu} has it since operation {operation}");
+            reason += &format!(": CPU {cpu} has had the object since operation {operation}");
         }
         std::mem::forget(engine);
     }
@@ -146,8 +146,8 @@ impl Verdict {
             failure: serde_json::to_value(failure).ok(),
         }
     }
-    /// Returns the verdict on a policy that kept the invariants; the verdict contains the policy's cost. If the cost
-    /// was too high, `excess_operation` is the first operation after which the cost exceeded the limit.
+    /// Returns the verdict on a policy that kept all invariants; the verdict shows the policy's cost. If the cost was
+    /// too high, `excess_operation` is the first operation after which it exceeded the limit.
     pub(super) fn verdict_with_costs<P: Policy>(
         lab: &str,
         seed: u32,

@@ -80,8 +80,8 @@ pub(super) fn growing_and_shrinking_cache(lab: &str, seed: u32) -> Stream {
     script.end(1)
 }
 
-/// Generates the work of four CPUs: loops at the edge of a magazine, bursts, and frees of objects that other CPUs
-/// allocated.
+/// Generates operations of four CPUs: loops that cross a magazine boundary, bursts, and frees of objects that other
+/// CPUs allocated.
 pub(super) fn exchanges(lab: &str, seed: u32) -> Stream {
     let mut script = Script::new(lab, seed, 4, 128);
     for _ in 0..60 {
@@ -110,8 +110,8 @@ pub(super) fn exchanges(lab: &str, seed: u32) -> Stream {
     script.end(4)
 }
 
-/// Generates a load that varies like the load of a day, with bursts in each interval of 15 seconds.
-pub(super) fn days(lab: &str, seed: u32, interval: u64) -> Stream {
+/// Generates a load that rises and falls as over a day, with bursts in each interval of 15 seconds.
+pub(super) fn generate_days(lab: &str, seed: u32, interval: u64) -> Stream {
     let mut script = Script::new(lab, seed, 2, 128);
     for _ in 0..10 {
         let level = [2, 6, 14, 30][script.random.of(0, 3) as usize];

@@ -15,8 +15,8 @@ mod handed_out {
 
 const SEEDS: std::ops::Range<u32> = 0..4;
 
-/// Returns a description of each failed check. If an operation failed, the verdict must contain states that can be
-/// displayed, including the state of the failure.
+/// Returns a description of each check that failed. If an operation failed, the verdict must contain displayable
+/// states, with the state of the failure among them.
 fn fails(verdict: &Verdict) -> Vec<String> {
     let failed_checks = verdict.checks.iter().filter(|check| !check.holds);
     let errors: Vec<_> = failed_checks.map(|check| format!("{}: {}", check.wanted, check.found)).collect();
@@ -130,7 +130,7 @@ fn wrong_solutions_of_the_merge_exercise_are_detected() {
     assert_fails_with(&merge::<Once>(1), "are buddies, both free, and not merged");
     assert_fails_with(&merge::<KeepsTheUpperAddress>(1), "is not aligned to its order");
     assert_fails_with(&merge::<LosesTheBuddy>(1), "is in no block");
-    assert_fails_with(&merge::<Searches>(1), "free list accesses in all frees");
+    assert_fails_with(&merge::<Searches>(1), "list accesses during all frees");
 }
 
 #[test]
@@ -163,11 +163,11 @@ fn wrong_buddy_allocation_solutions_are_detected() {
 
 // ---------------------------------------------------------------- partial
 
-/// Finds the fullest slab by walking over all slabs.
+/// Finds the fullest slab by inspecting all slabs.
 #[derive(Debug)]
-struct WalkingPolicy;
+struct ScanAllSlabsPolicy;
 
-impl Policy for WalkingPolicy {
+impl Policy for ScanAllSlabsPolicy {
     const NAME: &'static str = "walks";
     const DESCRIPTION: &'static str = "the fullest slab, by a walk";
     type Knobs = ();
@@ -231,8 +231,8 @@ impl<const FAULT: u8> Policy for FaultyPolicy<FAULT> {
 
 #[test]
 fn wrong_solutions_of_the_cache_exercises_are_detected() {
-    assert_fails_with(&partial::<WalkingPolicy>(1), "slabs inspected and moved per operation");
-    assert_fails_with(&partial::<FaultyPolicy<0>>(1), "objects in no place: 1, not 0");
+    assert_fails_with(&partial::<ScanAllSlabsPolicy>(1), "slabs inspected and moved per operation");
+    assert_fails_with(&partial::<FaultyPolicy<0>>(1), "neither in a slab, in use nor cached: 1; expected 0");
     assert_fails_with(&partial::<FaultyPolicy<1>>(1), "is allocated twice");
     assert_fails_with(&partial::<FaultyPolicy<2>>(1), "the policy frees all slabs when all objects are free");
     assert_fails_with(&partial::<FaultyPolicy<3>>(1), "the policy panics: free number 1 exceeds the limit");
@@ -320,5 +320,5 @@ fn flushing_half_or_all_depot_magazines_costs_more() {
         assert_fails_with(&reaping::<FlushAllReaper>(seed), "cost (");
         assert_fails_with(&reaping::<FlushHalfReaper>(seed), "cost (");
     }
-    assert_fails_with(&reaping::<ExcessiveFlushReaper>(1), " magazines are to be reaped, but the depot has ");
+    assert_fails_with(&reaping::<ExcessiveFlushReaper>(1), " magazines, but the depot has only ");
 }

@@ -12,7 +12,7 @@ pub struct Verdict {
     /// The checks in the order in which they were made. If a failed check makes all later checks meaningless, the
     /// failed check is the last one.
     pub checks: Vec<Check>,
-    /// The states before the failed operation, as JSON for the page that shows failures.
+    /// The states before the failed operation, as JSON for the web page that shows failures.
     pub failure: Option<serde_json::Value>,
 }
 
@@ -21,14 +21,15 @@ pub struct Verdict {
 pub struct Check {
     /// The required result.
     pub wanted: String,
-    /// The result that the run produced.
+    /// The measured result of the run.
     pub found: String,
     /// `true` if the result meets the requirement.
     pub holds: bool,
 }
 
 impl Check {
-    /// Creates a check; `holds` is `true` if the result `found` meets the requirement `wanted`.
+    /// Creates a check of the result `found` against the requirement `wanted`; `holds` is `true` if the requirement is
+    /// met.
     pub fn new(wanted: impl Into<String>, found: impl Into<String>, holds: bool) -> Self {
         Self { wanted: wanted.into(), found: found.into(), holds }
     }

@@ -33,7 +33,7 @@ impl QuestionLab {
     }
 }
 
-/// A random number generator that gives the same numbers on every target.
+/// A random number generator that yields the same numbers on every compilation target.
 pub(in crate::course) struct Random(Xoshiro256PlusPlus);
 
 pub(in crate::course) fn random(seed: u32, lab: &str) -> Random {
@@ -48,8 +48,8 @@ impl Random {
 }
 
 impl PreparedQuestion {
-    /// Adds a question whose answer follows from the run of a script. The function `answer` computes the answer from
-    /// the result of the run.
+    /// Adds a question whose answer follows from the run of a script. The function `answer` computes the right answer
+    /// from the result of the run.
     pub(super) fn run(
         text: impl Into<String>,
         expects: Expects,
@@ -133,7 +133,7 @@ impl ScriptResult {
     pub(super) fn last(&self) -> (u64, Option<&Step>) {
         (self.end.operation, self.steps.last().and_then(|steps| steps.last()))
     }
-    /// Returns an answer that is the number of the given operations, and that shows the first of them.
+    /// Returns an answer whose number is the count of the given operations, and which shows the first of them.
     pub(super) fn count(&self, operations: &[u64], why: String) -> Answer {
         Answer::new(operations.len() as u64, why, operations.first().copied().unwrap_or(self.mark + 1))
     }

@@ -9,17 +9,15 @@ pub(super) const LAB: QuestionLab = QuestionLab {
     name: "colour",
     title: "Colour",
     minutes: 15,
-    about: "The bytes that are left over at a slab's end can go to its beginning instead, a line more in each next slab. The paper of \
-            1994 calls that colouring.",
-    shows: "Slabs are aligned to their own size, so the first objects of all slabs share few sets of a cache. Colours spread them, as \
-            far as the waste goes.",
-    pitfall: "To divide the waste by the size of an object. Colours are lines, and the first one is 0.",
+    about: "Bytes are left over at a slab's end. Part of them can be moved to the slab's beginning, one cache line more in each next slab. The paper of 1994 calls that colouring.",
+    shows: "Slabs are aligned to their own size, so the first objects of all slabs share few sets of a cache. Colours spread them over as many more sets as the wasted bytes allow.",
+    pitfall: "To divide the waste by the size of an object: a colour is one cache line, and the first colour is 0.",
     ask,
 };
 
 /// The bytes of a cache line. The modelled first-level cache has 32 KiB and 8 ways.
 const LINE: usize = 64;
-const SETS: usize = 64;
+const CACHE_SETS: usize = 64;
 
 /// Returns the geometry of a slab of one page.
 fn geometry(size: usize) -> Geometry {
@@ -27,21 +25,21 @@ fn geometry(size: usize) -> Geometry {
     Geometry::new(size, LINE, &rule).expect("the object must be smaller than a page")
 }
 
-/// Counts, for each set of the processor's cache, the slabs whose first object is in the set.
-fn set_counts(size: usize, slabs: usize, colours: usize) -> [usize; SETS] {
-    let set = |slab: usize| (slab * PAGE_SIZE + slab % colours * LINE) / LINE % SETS;
-    let mut counts = [0; SETS];
+/// Counts, for each set of the processor's cache, the slabs whose first object maps to the set.
+fn set_counts(size: usize, slabs: usize, colours: usize) -> [usize; CACHE_SETS] {
+    let set = |slab: usize| (slab * PAGE_SIZE + slab % colours * LINE) / LINE % CACHE_SETS;
+    let mut counts = [0; CACHE_SETS];
     (0..slabs).for_each(|slab| counts[set(slab)] += 1);
     debug_assert!(colours <= geometry(size).waste() / LINE + 1);
     counts
 }
 
-/// Returns the number of sets of the processor's cache that contain a slab's first object.
+/// Returns the number of sets of the processor's cache to which a slab's first object maps.
 fn used_cache_sets(set_counts: &[usize]) -> usize {
     set_counts.iter().filter(|slabs| **slabs > 0).count()
 }
 
-/// Draws a slab with a colour, which splits the unused space into a part before the objects and a part after them.
+/// Draws a slab with a colour; the colour splits the unused space into a part before the objects and a part after them.
 fn slab(size: usize, colour: usize) -> Strip {
     let (objects, front) = (geometry(size).objects(), colour * LINE);
     let tail_bytes = PAGE_SIZE - front - objects * size;
@@ -57,7 +55,7 @@ fn slab(size: usize, colour: usize) -> Strip {
 fn cache(set_counts: &[usize]) -> Strip {
     let set = |slabs: &usize| (LINE as u32, (*slabs > 0).then(|| slabs.to_string()));
     let text = format!(
-        "The {SETS} sets of the cache. A number is the number of slabs whose first object is in the set."
+        "The {CACHE_SETS} sets of the cache. A number is the number of slabs whose first object is in the set."
     );
     Strip { said: text, pieces: set_counts.iter().map(set).collect() }
 }
@@ -89,7 +87,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
         ),
         question(
             format!(
-                "{slabs} such slabs have no colour. A first-level cache has {SETS} sets of lines. In how many sets do the first objects of these slabs begin?"
+                "{slabs} such slabs have no colour. A first-level cache has {CACHE_SETS} sets of lines. In how many sets do the first objects of these slabs begin?"
             ),
             "sets",
             used_cache_sets(&without_colours),
@@ -100,7 +98,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             vec![cache(&without_colours)],
         ),
         question(
-            "Now each slab takes the next colour, and after the last one colour 0 again. In how many sets do they begin?".to_owned(),
+            "Now each slab takes the next colour, and the slab after the last colour takes colour 0 again. In how many sets do the first objects begin?".to_owned(),
             "sets",
             used_cache_sets(&with_colours),
             format!("One set for each colour in use: {}.", used_cache_sets(&with_colours)),

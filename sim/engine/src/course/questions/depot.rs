@@ -8,12 +8,10 @@ pub(super) const LAB: QuestionLab = QuestionLab {
     name: "depot",
     title: "Size a depot",
     minutes: 20,
-    about: "CPU 0 allocates in bursts, and CPU 1 frees what it allocated. The depot carries the free objects back, as long as it has \
+    about: "CPU 0 allocates in bursts, and CPU 1 frees the objects. The depot carries the free objects back, as long as it has \
             room for them.",
-    shows: "A depot has to hold the burst. A smaller one sends magazines to slabs and back in every burst; a larger one holds memory \
-            that nobody needs.",
-    pitfall: "To count the burst in objects where the depot counts in magazines; to subtract what the freeing CPU's own stack holds, \
-              which is full from the burst before.",
+    shows: "A depot has to hold the burst. A smaller depot sends magazines to slabs and back in every burst; a larger depot holds memory that is never used.",
+    pitfall: "To count the burst in objects, although the depot counts in magazines; to subtract the objects on the freeing CPU's stack, which is full since the burst before.",
     ask,
 };
 
@@ -52,7 +50,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
         PreparedQuestion::run(
             format!(
                 "CPU 0 allocates {burst} objects and CPU 1 frees them, again and again. {sizes} The depot has room for {depot_room} full \
-                 magazines. In the fourth burst, how many of the {} operations pass the depot and reach the slabs?",
+                 magazines. In the fourth burst, how many of the burst's {} allocations and frees are not served by the depot, and reach the slabs?",
                 2 * burst
             ),
             number_question("operations"),
@@ -63,7 +61,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                 let burst_ends = result.mark + burst;
                 let refills = slabs.iter().filter(|operation| **operation <= burst_ends).count();
                 let explanation = format!(
-                    "The burst is {} magazines, and the depot holds {depot_room}. CPU 1, whose stack is full from the burst before, flushes the others to slabs, one magazine at a time: {} operations. CPU 0 refills from these slabs: {refills}.",
+                    "The burst fills {} magazines, and the depot holds {depot_room} of them. CPU 1's stack is full since the burst before, so CPU 1 flushes the other magazines to slabs: {} operations, each with one magazine. CPU 0 refills from these slabs: {refills} operations.",
                     burst / m,
                     slabs.len() - refills
                 );
@@ -80,8 +78,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                 move || {
                     let answer = smallest_limit().unwrap_or(0);
                     let explanation = format!(
-                        "The engine ran the burst with room for 0, 1, 2, … magazines, until no operation reached the slabs: {answer}. The burst has {} magazines. CPU 1's stack is full \
-                         from the burst before, so it accepts no magazine.",
+                        "The engine ran the burst with room for 0, 1, 2, … magazines, until no operation reached the slabs: the depot needs room for {answer}. The burst fills {} magazines. CPU 1's stack is full since the burst before, so it accepts none of them.",
                         burst / m
                     );
                     Answer::new(answer, explanation, 0)
@@ -89,7 +86,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             },
         ),
         PreparedQuestion::plain(
-            "With that depot, how many bytes of free objects are in it after the fourth burst?",
+            "How many bytes of free objects does a depot with room for that number of magazines contain after the fourth burst?",
             number_question("bytes"),
             move || {
                 let (limit, answer) = depot_bytes();

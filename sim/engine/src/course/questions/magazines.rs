@@ -7,11 +7,9 @@ pub(super) const LAB: QuestionLab = QuestionLab {
     name: "two-magazines",
     title: "Why two magazines",
     minutes: 20,
-    about: "A CPU that frees two objects and allocates two, again and again, should not need a lock for it. Whether it does depends \
-            on how it keeps its free objects: in one array, or in two magazines.",
-    shows: "One array of M objects at its edge flushes and refills in every round, however large M is. With two magazines a CPU has \
-            a full and an empty one after each exchange, so at least M operations pass before the next.",
-    pitfall: "To make M larger: it makes the flush dearer, and leaves the edge where it is.",
+    about: "A CPU that frees two objects and allocates two, again and again, should not need a lock for these operations. The need for a lock depends on how the CPU keeps its free objects: in one array, or in two magazines.",
+    shows: "One array of M objects that is nearly full is flushed and refilled in every round, for any M. With two magazines, a CPU has a full and an empty magazine after each exchange, so at least M operations pass before the next exchange.",
+    pitfall: "To make M larger: each flush then costs more, and the array is still nearly full in every round.",
     ask,
 };
 
@@ -36,8 +34,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     vec![
         PreparedQuestion::run(
             format!(
-                "CPU 0 has one array with room for {m} free objects, and {} in it. It goes to the slabs, under their lock, for {m} \
-                 objects at once: when it allocates and the array is empty, and when it frees and the array is full. Now it frees \
+                "CPU 0 has one array with room for {m} free objects, and {} in it. It moves {m} objects from or to the slabs, under their lock, when it allocates and the array is empty, and when it frees and the array is full. Now it frees \
                  two objects and allocates two, {rounds} times: how many of these {} operations take the lock?",
                 m - 1,
                 4 * rounds
@@ -48,7 +45,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             move |result| {
                 let slab_operations = result.operations_at_or_above_level(Path::Slab);
                 let explanation = format!(
-                    "Each round reaches both limits of the array. The second free finds the array full and flushes {m} objects; the second allocation finds the array empty and fetches {m} objects. That is {} locks in {rounds} rounds, for any size of the array.",
+                    "Each round reaches both limits of the array. The second free finds the array full and flushes {m} objects; the second allocation finds the array empty and fetches {m} objects. The lock is taken {} times in {rounds} rounds, for any size of the array.",
                     slab_operations.len()
                 );
                 result.count(&slab_operations, explanation)
@@ -64,7 +61,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             move |result| {
                 let visits = result.operations_at_or_above_level(Path::Depot);
                 let explanation = format!(
-                    "The first free finds both magazines full, and exchanges one at the depot. Then the CPU has a full and an empty magazine, which serve the rest of the loop. Visits: {}.",
+                    "The first free finds both magazines full, and exchanges one at the depot. Then the CPU has a full and an empty magazine, which serve the rest of the loop. Visits to the depot: {}.",
                     visits.len()
                 );
                 result.count(&visits, explanation)
@@ -72,8 +69,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
         ),
         PreparedQuestion::run(
             format!(
-                "The loop becomes larger than two magazines: {burst} frees and {burst} allocations, {rounds} times, with magazines of \
-                 {m}, both full at first. How many of the {} operations visit the depot?",
+                "Now the loop needs more than two magazines: {burst} frees and {burst} allocations, {rounds} times. CPU 0's two magazines have {m} objects each, and are full at first. How many of the {} operations visit the depot?",
                 2 * burst * rounds
             ),
             number_question("operations"),
@@ -82,7 +78,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             move |result| {
                 let visits = result.operations_at_or_above_level(Path::Depot);
                 let explanation = format!(
-                    "Two magazines hold {} objects, and each half of the loop frees or allocates {burst}. The first half finds both magazines full, and exchanges {}; each of the {} later halves exchanges one: {} visits. Between two visits are at least {m} operations, however long the loop is.",
+                    "Two magazines hold {} objects, and each half of the loop frees or allocates {burst} objects. The first half finds both magazines full, and exchanges {} magazines. Each of the {} later halves exchanges one magazine. In total: {} visits. At least {m} operations are between two visits, for any length of the loop.",
                     2 * m,
                     (visits.len() as u64 + 1).saturating_sub(2 * rounds),
                     2 * rounds - 1,

@@ -9,15 +9,13 @@ pub(super) const LAB: QuestionLab = QuestionLab {
     name: "pages",
     title: "Per-CPU pages and zones",
     minutes: 20,
-    about: "Under the slabs lies the page allocator: free blocks by order in zones, under a lock for each zone, and a few pages that each \
-            CPU keeps for itself.",
-    shows: "A CPU fetches pages in batches, so it takes the zone's lock once in a batch. A zone keeps a reserve: an ordinary request goes \
-            to the next zone before the first one is empty.",
-    pitfall: "To expect that the zone gives one page for each requested page, and that a zone is used up to its last page.",
+    about: "Slabs get their memory from the page allocator. Each zone has lists of free blocks by order, under one lock, and each CPU keeps a few free pages.",
+    shows: "A CPU fetches pages in batches, so it takes the zone's lock once for each batch. A zone keeps a reserve: the next zone serves an ordinary request before the first zone is empty.",
+    pitfall: "To expect that one page leaves the zone for each requested page, and that ordinary requests can use a zone up to its last page.",
     ask,
 };
 
-/// The number of pages in a per-CPU batch: the kernel uses this number for a zone of 1 GiB.
+/// The number of pages in a per-CPU batch; the kernel uses this number for a zone of 1 GiB.
 const BATCH: u64 = 63;
 
 fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
@@ -40,7 +38,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             |result| {
                 let pages = &result.end.pages;
                 let explanation = format!(
-                    "One batch: one page is allocated, and CPU 0 keeps {}. The next requests need no lock.",
+                    "A whole batch leaves the lists: one page is allocated, and CPU 0 keeps the other {}. Its next requests need no lock.",
                     pages.per_cpu
                 );
                 Answer::new(pages.blocks + pages.per_cpu, explanation, result.end.operation)
@@ -53,7 +51,10 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             one_by_one_script,
             move |result| {
                 let zone_operations = result.operations_at_or_above_level(Path::Pages);
-                let explanation = format!("{} of {n}: one for each batch.", zone_operations.len());
+                let explanation = format!(
+                    "{} of the {n} requests take the lock, one for each batch.",
+                    zone_operations.len()
+                );
                 result.count(&zone_operations, explanation)
             },
         ),
@@ -63,9 +64,9 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                 grouped(normal_pages)
             ),
             choice_question(&[
-                "when Normal has no free block left",
-                "before that: Normal keeps a reserve",
-                "never: the request is refused",
+                "the first request after Normal's last free block is allocated",
+                "an earlier request, because Normal keeps a reserve",
+                "none: requests that Normal cannot serve are refused",
             ]),
             "uslab",
             zones,
@@ -84,7 +85,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                 Answer::new(
                     u64::from(pages_left >= 64),
                     format!(
-                        "DMA32 serves the request after {} pages of Normal are allocated: the remaining {} are Normal's reserve for non-blocking requests.",
+                        "DMA32 serves the first request after {} pages of Normal are allocated. The remaining {} pages are Normal's reserve for non-blocking requests.",
                         grouped(pages_taken),
                         grouped(pages_left)
                     ),

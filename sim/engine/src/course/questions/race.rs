@@ -8,11 +8,9 @@ pub(super) const LAB: QuestionLab = QuestionLab {
     name: "race",
     title: "A planted race",
     minutes: 25,
-    about: "Two threads run on one CPU of the magazine layer of 2001, in which a bug was planted. The model checker loom found an order of \
-            their steps that breaks a rule: the page of the race that loom found has it.",
-    shows: "A look that was made under a lock says nothing any more once the lock was given up. The failure shows later than the step \
-            that caused it, and on another line.",
-    pitfall: "To search for the bug at the failed check, or to add a lock: a lock exists, and it is taken twice.",
+    about: "Two threads run on one CPU of the magazine layer of 2001, in which a bug was planted. The model checker loom found an order of their steps that breaks a rule. The page “A race that loom found” shows this order.",
+    shows: "A value that was read under a lock may be outdated as soon as the lock is released. The check fails later than the step that caused the failure, and on another line.",
+    pitfall: "To search for the bug at the failed check, or to add a lock: the code already has a lock, which it takes twice.",
     ask,
 };
 
@@ -34,7 +32,7 @@ struct Change {
 }
 
 impl Change {
-    /// Returns `true` if the step leaves a previous magazine that is neither full nor empty, such as `[1] of 2`.
+    /// Returns `true` if the step leaves a partly filled previous magazine, such as `[1] of 2`.
     fn leaves_partial_magazine(&self) -> bool {
         let Some((rounds, size)) = self.after.as_deref().and_then(|after| after.split_once("] of ")) else {
             return false;
@@ -44,8 +42,8 @@ impl Change {
     }
 }
 
-/// Returns a trace, the index of the step that breaks the rule, and the index of the step that makes the thread's
-/// knowledge outdated.
+/// Returns three results: a trace, the index of the step that breaks the rule, and the index of the step after which
+/// the thread's knowledge is outdated.
 fn violation_in_trace() -> (CounterexampleTrace, usize, usize) {
     let trace: CounterexampleTrace = serde_json::from_str(include_str!("../../../data/story.json"))
         .expect("the stored counterexample trace must parse");
@@ -67,27 +65,29 @@ fn ask(_: &mut Random) -> Vec<PreparedQuestion> {
     vec![
         PreparedQuestion::plain(
             format!(
-                "The counterexample trace has {steps} steps and ends with: {end}. That message states the rule. At which step, counted from 1, is the rule broken first?"
+                "The counterexample trace has {steps} steps and ends with this message, which states the rule: {end}. Which step, counted from 1, is the first that breaks the rule?"
             ),
             number_question("step number"),
             || {
                 let (trace, violation, _) = violation_in_trace();
                 let step = &trace.steps[violation];
                 let explanation = format!(
-                    "Thread {} {}, and the previous magazine is neither full nor empty.",
+                    "Thread {} {}. After this step, the previous magazine is neither full nor empty.",
                     step.thread, step.did
                 );
                 Answer::new(violation as u64 + 1, explanation, violation as u64 + 1)
             },
         ),
         PreparedQuestion::plain(
-            "That thread had read the state before, and the value was current then. Which step of the other thread changed it?",
+            "The thread that breaks the rule had read the CPU's state earlier, when the value was current. Which step of the other thread changed the state after that?",
             number_question("step number"),
             || {
                 let (trace, _, last_change) = violation_in_trace();
                 let step = &trace.steps[last_change];
-                let explanation =
-                    format!("Thread {} {}: the loaded magazine is not full any more.", step.thread, step.did);
+                let explanation = format!(
+                    "Thread {} {}. After this step, the loaded magazine is no longer full.",
+                    step.thread, step.did
+                );
                 Answer::new(last_change as u64 + 1, explanation, last_change as u64 + 1)
             },
         ),
@@ -96,13 +96,13 @@ fn ask(_: &mut Random) -> Vec<PreparedQuestion> {
             choice_question(&[
                 "a stronger memory ordering",
                 "holding the CPU's lock while memory for the magazine is allocated, which may sleep",
-                "checking the state again after the lock was taken again",
+                "checking the state again after taking the CPU's lock again",
                 "a second lock around the whole free",
             ]),
             || {
                 Answer::new(
                     2,
-                    "The code rightly releases the lock while it makes a magazine. Afterwards it must check the state again, as the code without the planted bug does."
+                    "The code is right to release the lock while it allocates a magazine. After it takes the lock again, it must check the CPU's state again, as the code without the planted bug does."
                         .to_owned(),
                     0,
                 )

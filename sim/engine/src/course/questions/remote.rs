@@ -8,10 +8,8 @@ pub(super) const LAB: QuestionLab = QuestionLab {
     name: "remote-frees",
     title: "Remote frees",
     minutes: 20,
-    about: "One CPU allocates and another one frees, as between a network card's interrupt and a program. Whose memory does the free \
-            touch?",
-    shows: "SLUB returns each such object to its slab, a word that other CPUs write, too. A magazine layer keeps it on the freeing \
-            CPU, and whole magazines travel: one visit to the depot for each.",
+    about: "One CPU allocates and another one frees, as between a network card's interrupt and a program. Which shared memory does the free write to?",
+    shows: "SLUB returns each such object to its slab, and changes a word of the slab that other CPUs write, too. A magazine layer keeps the object on the freeing CPU, which moves whole magazines to the depot: one visit for each magazine.",
     pitfall: "To think that an object returns to the CPU that allocated it. In both designs it does not.",
     ask,
 };
@@ -35,7 +33,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             move |result| {
                 let shared = result.operations_at_or_above_level(Path::Slab);
                 let explanation = format!(
-                    "No object is of CPU 1's current slab, so each free changes the object's slab: {} of {n}.",
+                    "CPU 1's current slab contains none of these objects, so each free changes the slab of its object: {} of the {n} frees.",
                     shared.len()
                 );
                 result.count(&shared, explanation)
@@ -43,7 +41,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
         ),
         PreparedQuestion::run(
             format!(
-                "The same with magazines of {m}: a CPU's stack has room for two, and the depot for ten. How many of the {n} frees take the depot's lock or another lock?"
+                "Now magazines of {m} objects are in front of the slabs: a CPU's stack has room for two magazines, and the depot for ten. How many of the {n} frees take a lock, the depot's or another one?"
             ),
             number_question("frees"),
             magazines.clone(),
@@ -51,7 +49,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             move |result| {
                 let shared = result.operations_at_or_above_level(Path::Depot);
                 let explanation = format!(
-                    "The first {} fit into CPU 1's stack. After that, every {m} frees put a full magazine into the depot: {} visits.",
+                    "CPU 1's stack has room for the first {} objects. After that, every {m} frees put one full magazine into the depot, under its lock: {} visits.",
                     2 * m,
                     shared.len()
                 );
@@ -77,7 +75,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                 };
                 let explanation = step.map(|step| step.sentence.clone()).unwrap_or_default();
                 let explanation = format!(
-                    "Only CPU 1 can use the {} objects on its stack. The engine's description: {explanation}",
+                    "CPU 0 cannot use the {} objects on CPU 1's stack. The engine describes the last allocation: {explanation}",
                     result.marked.caches[0].counts.in_magazines
                 );
                 Answer::new(answer, explanation, operation)

@@ -1,4 +1,4 @@
-//! Compares the engine's answers with answers that were worked out by hand from each question's text.
+//! Compares the engine's answers with answers that were worked out by hand from the text of each question.
 
 use crate::course::{Expects, Sheet, SheetError, Work, answer, labs};
 use std::collections::BTreeMap;

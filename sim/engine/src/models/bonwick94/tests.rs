@@ -140,7 +140,7 @@ impl Shadow for Rules {
 
 proptest! {
     #[test]
-    fn model_follows_its_rules(steps in steps(), size in 400..5000_u32) {
+    fn bonwick94_model_follows_its_rules(steps in steps(), size in 400..5000_u32) {
         agrees::<Bonwick94>(size, Knobs::default(), steps, |per_slab| Box::new(Rules::new(per_slab)))?;
     }
 }

@@ -24,7 +24,7 @@ fn allocations_do_not_fill_magazines() {
 }
 
 #[test]
-fn frees_fill_magazines_in_lifo_order() {
+fn freed_objects_fill_magazines_in_lifo_order() {
     play(|script| {
         script.alloc(0, 4);
         let place = script.place(2);

@@ -89,7 +89,7 @@ fn barn_keeps_at_most_ten_full_sheaves() {
 }
 
 #[test]
-fn refill_uses_the_last_detached_slab_first() {
+fn sheaf_refill_uses_the_last_detached_slab_first() {
     play(5, |script| {
         script.alloc(0, 16);
         let (of_first, of_second): (Vec<_>, Vec<_>) = (0..16).partition(|n| script.slab_of(*n) == 0);
@@ -109,7 +109,7 @@ fn refill_uses_the_last_detached_slab_first() {
 }
 
 #[test]
-fn flush_groups_nearby_objects_of_one_slab() {
+fn sheaf_flush_groups_nearby_objects_of_one_slab() {
     // Flushes a sheaf of eight objects, which alternate between two slabs.
     script(SIZE, knobs(8, 5), |script: &mut Script<'_, Sheaves<Node>>| {
         script.alloc(0, 16);
@@ -252,8 +252,8 @@ trait SimpleSlabLayer {
     fn active(&self) -> u64;
 }
 
-/// A simple implementation of the layer below the sheaves of Linux 6.18, in which CPUs own slabs. This layer has the
-/// rules of SLUB in Linux up to 6.17.
+/// A simple implementation of the layer below the sheaves of Linux 6.18, in which CPUs own slabs. The simple layer has
+/// the rules of SLUB in Linux up to 6.17.
 struct CpuSlabs(slub::tests::Rules);
 
 impl SimpleSlabLayer for CpuSlabs {

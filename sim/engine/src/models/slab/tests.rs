@@ -6,7 +6,7 @@ fn knobs(limit: u32, batchcount: u32, shared: u32) -> Knobs {
     Knobs { limit: Some(limit), batchcount: Some(batchcount), shared: Some(shared) }
 }
 /// Runs a script with four objects per slab, arrays of four objects that are moved in pairs, and a shared array of two
-/// objects. At most 12 free objects stay in slabs: four batches of two objects, and one slab of four.
+/// objects. At most 12 free objects stay in slabs: four batches of two objects each, and one slab of four objects.
 fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
     script(1024, knobs(4, 2, 1), |script: &mut Script<'_, Slab>| {
         assert_eq!(script.per_slab(), 4);
@@ -15,7 +15,7 @@ fn play(play: impl FnOnce(&mut Script<'_, Slab>)) {
 }
 
 #[test]
-fn array_miss_fetches_a_batch() {
+fn empty_cpu_array_fetches_a_batch_of_objects() {
     play(|script| {
         script.alloc(0, 1);
         assert_eq!(
@@ -34,7 +34,7 @@ fn array_miss_fetches_a_batch() {
 }
 
 #[test]
-fn full_array_moves_oldest_objects_to_the_shared_array() {
+fn full_cpu_array_moves_its_oldest_objects_to_the_shared_array() {
     play(|script| {
         script.alloc(0, 6);
         let places = [0, 1].map(|number| script.place(number));
@@ -61,7 +61,7 @@ fn objects_that_overflow_the_shared_array_return_to_their_slabs() {
 }
 
 #[test]
-fn cpu_array_unused_for_two_seconds_loses_a_fifth() {
+fn cpu_array_unused_for_two_seconds_loses_a_fifth_of_its_objects() {
     play(|script| {
         script.alloc(0, 8);
         script.free(0, 0..4);
@@ -137,8 +137,8 @@ fn array_capacity_falls_with_object_size() {
 struct Rules {
     free: Free,
     arrays: Vec<(Vec<ObjectPlace>, bool)>,
-    /// The capacities of the CPUs' arrays and of the shared array. The last of these capacities is the capacity of the
-    /// shared array.
+    /// The capacities of the CPUs' arrays and of the shared array. The last element is the capacity of the shared
+    /// array.
     limits: Vec<usize>,
     batch: usize,
     bound: u64,
@@ -263,7 +263,7 @@ impl Shadow for Rules {
 
 proptest! {
     #[test]
-    fn model_follows_its_rules(
+    fn slab_model_follows_its_rules(
         steps in steps(),
         size in 400..5000_u32,
         (limit, batchcount) in (1..24_u32).prop_flat_map(|limit| (Just(limit), 1..=limit)),

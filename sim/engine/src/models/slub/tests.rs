@@ -183,13 +183,13 @@ fn large_objects_bypass_slabs() {
     assert_eq!(places, [0, 2, 4, 6].map(|at| (page + at, 1)));
     parts.into_iter().for_each(|part| slub.free_pages(at(0), part));
     assert_eq!(slub.check(0, 0), Ok(()));
-    assert!(slub.check(1, 0).unwrap_err().starts_with("objects in use: 0, not 1"));
-    assert!(slub.check(0, 1).unwrap_err().starts_with("allocated pages: 0, not 1"));
+    assert!(slub.check(1, 0).unwrap_err().starts_with("objects in use: 0; expected 1"));
+    assert!(slub.check(0, 1).unwrap_err().starts_with("allocated pages: 0; expected 1"));
     let error = slub.learn(&info(Kind::Named, 1 << 30)).unwrap_err().to_string();
     assert!(error.starts_with("cache node: "), "{error}");
 }
 
-/// A simple implementation of SLUB's rules: every object and every list is a separate value.
+/// A simple implementation of SLUB's rules, in which every object and every list is a separate value.
 pub(in crate::models) struct Rules {
     room: usize,
     min_partial: usize,
@@ -314,7 +314,7 @@ impl Rules {
 
 proptest! {
     #[test]
-    fn model_follows_its_rules(steps in steps(), cpu_partial in 0..20_u32, min_partial in 0..4_usize) {
+    fn slub_model_follows_its_rules(steps in steps(), cpu_partial in 0..20_u32, min_partial in 0..4_usize) {
         agrees::<Slub>(SIZE, knobs(cpu_partial, min_partial), steps, |per_slab| {
             Box::new(Rules::new(per_slab, cpu_partial, min_partial))
         })?;

@@ -12,7 +12,7 @@ use uslab::{Block, Magazines};
 use uslab_magazine::{Path, Paths};
 use uslab_magazine_spec::UNBUDGETED_MAGAZINES;
 
-/// The object size in bytes: at this size a slab has eight objects, and up to six slabs with free objects are kept.
+/// The object size in bytes at which a slab has eight objects, and up to six slabs with free objects are kept.
 const SIZE: u32 = 4096;
 
 fn knobs(capacity: u16, depot_limit: u32) -> Knobs {
@@ -60,8 +60,8 @@ fn full_stack_doubles_its_capacity() {
 }
 
 /// Moves seven objects out of their slab: two are allocated, two are in the depot, and three are on the stack of CPU 0;
-/// objects 0 and 3 were freed last. Returns the places of the depot's objects, which are objects 2 and 1; the newer
-/// object is first.
+/// objects 0 and 3 were freed last. Returns the locations of the depot's objects, which are objects 2 and 1, newest
+/// first.
 fn play_with_magazine_in_depot(script: &mut Script<'_, Uslab>) -> [(u64, u16); 2] {
     script.alloc(0, 6);
     let places = [2, 1].map(|number| script.place(number));
@@ -215,8 +215,8 @@ struct Setup {
     cpus: u32,
     /// The object size of each cache, in bytes.
     sizes: Vec<u32>,
-    /// The magazine capacity, the stock and the depot limit. If `None`, the three values are derived from the object
-    /// size; with a capacity of 0, no cache has magazines.
+    /// The magazine capacity, the stock and the depot limit. If `None`, the three values depend on the object size;
+    /// with a capacity of 0, no cache has magazines.
     sized: Option<(u16, u16, u32)>,
 }
 
@@ -266,7 +266,7 @@ enum Step {
 struct ShippingAndModel<'m, 'p> {
     shipping: Shipping<'m>,
     model: Model<'p, Uslab>,
-    /// For each cache, maps the first page of a slab to the number of slabs that were created before this slab.
+    /// For each cache, maps the first page of a slab to the number of slabs created before it.
     born: Vec<HashMap<u32, u64>>,
     held: Vec<(usize, Block<'m>, ModelObject<'p>)>,
 }
@@ -289,13 +289,13 @@ impl<'m, 'p> ShippingAndModel<'m, 'p> {
         }
         pair
     }
-    fn see(&self, cache: usize) -> ShippingCounts {
+    fn read_counts(&self, cache: usize) -> ShippingCounts {
         self.shipping.cache(cache as u32).expect("the cache must have slabs").info()
     }
 
     fn alloc(&mut self, cpu: u32, cache: usize) {
         let (at, number) = (At::new(cpu, 0), cache as u32);
-        let (before, paths) = (self.see(cache), self.model.paths());
+        let (before, paths) = (self.read_counts(cache), self.model.paths());
         let block = self.shipping.alloc(at, number, 0).expect("memory");
         let given = self.model.alloc(at, number, 0).expect("memory");
         let after = self.compare_operation(cache, &before, paths);
@@ -321,7 +321,7 @@ impl<'m, 'p> ShippingAndModel<'m, 'p> {
             FreedObject::Oldest => self.held.remove(0),
             FreedObject::Any(which) => self.held.swap_remove(which % self.held.len()),
         };
-        let (before, paths) = (self.see(cache), self.model.paths());
+        let (before, paths) = (self.read_counts(cache), self.model.paths());
         self.shipping.free(at, cache as u32, block);
         self.model.free(at, cache as u32, given);
         self.compare_operation(cache, &before, paths);
@@ -348,9 +348,10 @@ impl<'m, 'p> ShippingAndModel<'m, 'p> {
         (0..self.born.len()).for_each(|cache| self.compare(cache));
     }
 
-    /// Compares the level that served an allocation or free, the steps, and then the number of objects at each level.
+    /// Compares the level that served an allocation or free, then the steps, and then the number of objects at each
+    /// level.
     fn compare_operation(&mut self, cache: usize, before: &ShippingCounts, paths: Paths) -> ShippingCounts {
-        let after = self.see(cache);
+        let after = self.read_counts(cache);
         let (told, did) = (class(paths, self.model.paths()), class(before.paths, after.paths));
         let did = if did == Path::Commit { level_without_commits(before, &after) } else { did };
         assert_eq!(told, did, "the class of {:?}, from {before:?} to {after:?}", self.model.cost_events());
@@ -397,7 +398,7 @@ impl<'m, 'p> ShippingAndModel<'m, 'p> {
     }
 }
 
-/// Returns the level that served the single operation between two counts.
+/// Returns the level that served the only operation between two snapshots of the counts.
 fn class(before: Paths, after: Paths) -> Path {
     let counted = Path::ALL.map(|path| after.of(path) - before.of(path));
     assert_eq!(counted.iter().sum::<u64>(), 1, "one operation: {before:?}, {after:?}");
@@ -417,8 +418,8 @@ fn level_without_commits(before: &ShippingCounts, after: &ShippingCounts) -> Pat
     }
 }
 
-/// Runs the shipping code and the model until everything is freed, with at most `most` allocated objects, and
-/// compares both.
+/// Runs the shipping code and the model until everything is freed, and compares them; at most `most` objects are
+/// allocated at a time.
 fn side_by_side(setup: &Setup, steps: impl IntoIterator<Item = Step>, most: usize) -> Paths {
     let machine = Machine::with(setup.cpus, setup.magazines()).expect("a machine without memory must start");
     let pages = Pages::new(setup.cpus).expect("a machine without memory must start");
@@ -466,7 +467,7 @@ proptest! {
     }
 }
 
-/// Fills stacks and depots of each size from empty to full, and then frees more objects.
+/// Fills stacks and depots of each size, and then frees more objects than fit.
 #[test]
 fn model_stacks_and_depots_match_shipping_capacity() {
     for size in [1024, 4096, 12_000, 300_000] {

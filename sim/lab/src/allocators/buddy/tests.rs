@@ -86,9 +86,8 @@ fn buddy_memory_of_112_bytes_starts_as_three_blocks() {
     assert!(buddy.alloc(Layout::from_size_align(1, 8192).unwrap()).is_none());
 }
 
-/// The free function from the listing of the tutorial "Memory Allocators from Scratch". The function computes the
-/// merged block's offset and size in local variables, but writes neither the size nor the free flag to the block's
-/// header.
+/// The free function from the listing of the tutorial "Memory Allocators from Scratch". The tutorial's function
+/// computes the merged block in local variables, but writes neither its size nor its free flag to the header.
 #[test]
 fn free_without_a_header_update_misses_later_merges() {
     #[derive(Clone, Copy, Debug, PartialEq)]

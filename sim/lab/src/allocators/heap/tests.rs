@@ -44,7 +44,7 @@ fn each_fit_policy_selects_its_block() {
     assert_eq!(next, [208, 240, 272], "the search must begin where the last search ended");
 }
 
-/// Regression test: after an exact fit, the next search began where the previous search had begun.
+/// Regression test: after an exact fit, the next search began at the start of the previous search.
 #[test]
 fn next_fit_continues_after_an_exact_fit() {
     let mut heap = heap(Fit::Next, Order::Address);

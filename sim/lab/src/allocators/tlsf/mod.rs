@@ -1,4 +1,4 @@
-//! TLSF, two-level segregated fit: the library's [`Tlsf`](uslab::pool::Tlsf) in a memory that counts accesses, and a
+//! TLSF, two-level segregated fit: the library's [`Tlsf`](uslab::pool::Tlsf) in a memory that counts accesses, with a
 //! second search method for comparison.
 //!
 //! The lab counts each inspection of a bitmap word as a step; with [`Search::Scan`], it counts each inspection of a
@@ -12,12 +12,13 @@ use core::ops::Range;
 use uslab::pool::tlsf::Blocks;
 pub use uslab::pool::tlsf::classes;
 
-/// The method by which the allocator finds a class with a free block. Both search methods find the same class.
+/// The method by which the allocator finds a class with a free block. The bitmap search and the list scan find the same
+/// class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// A search with bit scans in the two levels of bitmaps.
+    /// The search uses bit scans in two levels of bitmaps.
     Bitmaps,
-    /// A search that inspects one list head after another, as an allocator with segregated lists and no bitmaps does.
+    /// The search inspects one list head after another, as an allocator with segregated lists and no bitmaps does.
     Scan,
 }
 
@@ -42,11 +43,11 @@ pub struct Tlsf {
 }
 
 impl Tlsf {
-    /// Creates a heap of `bytes` bytes, with `2^sli` classes per doubling; the end markers take 16 bytes of the heap.
+    /// Creates a heap of `bytes` bytes, with `2^sli` classes per doubling of the size; the end markers take 16 bytes.
     ///
     /// # Errors
-    /// Fails if `bytes` is less than 32, more than [`Memory::MAX_BYTES`] or not a multiple of 16, or if `sli` is not
-    /// from 2 to 5.
+    /// Fails if `bytes` is below 32, above [`Memory::MAX_BYTES`] or not a multiple of 16, or if `sli` is not from 2 to
+    /// 5.
     pub fn new(bytes: usize, sli: u32, search: Search) -> Result<Self, ConfigError> {
         let blocks = Blocks::new(Memory::new(bytes, 32, 16)?, sli)?;
         Ok(Self { blocks, search, work: Work::default() })

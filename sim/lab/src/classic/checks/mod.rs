@@ -1,5 +1,5 @@
-//! Checks of the magazine layer: scenarios for loom and shuttle in a common test world, property tests on simulated
-//! CPUs, and a comparison of the tutorial with the code.
+//! Checks of the magazine layer: scenarios for loom and shuttle, property tests on simulated CPUs, and a comparison of
+//! the tutorial with the code.
 
 #[cfg(loom)]
 mod models;

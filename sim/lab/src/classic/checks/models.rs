@@ -16,8 +16,8 @@ fn drain(world: &World) -> KeptRounds {
     world.cache.drain();
     vec![]
 }
-/// Shows that loom runs the critical sections of a lock in every order. The test also counts the executions, because an
-/// error could reduce a small model to few executions.
+/// Shows that loom runs the critical sections of a lock in every order. The loom test also counts executions, because
+/// an error in a small model could leave only a few of them.
 #[test]
 fn loom_runs_critical_sections_in_every_order() {
     static ORDERS: Counter = Counter::new(0);
@@ -88,7 +88,7 @@ pub(super) fn travel(script: Script) {
     run(world, (script, producer), &[(Script::on(1), |world| vec![world.alloc(), world.alloc()])]);
 }
 
-/// A free finds that both magazines are full and that the depot has no empty magazine. While this free makes an empty
+/// A free finds that both magazines are full and that the depot has no empty magazine. While the free makes an empty
 /// magazine, another thread runs on the same CPU.
 pub(super) fn free_makes_magazine() {
     let world = World::new(1, 2, 5).cpu(0, &[1, 2], &[3, 4]).out(&[5]).without_slab_objects();
@@ -99,7 +99,7 @@ pub(super) fn free_makes_magazine() {
     run(world, (Script::on(0), frees), &[(Script::on(0), keep_one)]);
 }
 
-/// Two frees each make a magazine, and the other CPU may take one of these magazines.
+/// Each of two frees makes a magazine, and the other CPU may take one of the two.
 pub(super) fn two_frees_make_magazines() {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).out(&[5, 6]).without_slab_objects();
     let five = |world: &World| {
@@ -113,7 +113,7 @@ pub(super) fn two_frees_make_magazines() {
     run(world, (Script::on(0), five), &[(Script::on(1), six)]);
 }
 
-/// The slab layer has no memory for magazines, and no free round until a thread frees a round.
+/// The slab layer has no memory for magazines, and no free round until a thread frees one.
 pub(super) fn refused() {
     let world =
         World::new(1, 1, 3).cpu(0, &[1], &[2]).out(&[3]).without_slab_objects().without_magazine_memory();
@@ -176,7 +176,7 @@ pub(super) fn drain_during_alloc_and_free() {
 
 // ---------------------------------------------------------------- C4: the working set
 
-/// A thread takes the full magazine out of the depot, and returns another magazine, which contains object 2.
+/// A thread takes the full magazine out of the depot and returns another magazine, which contains object 2.
 fn exchanges(world: &World) -> KeptRounds {
     let object = world.alloc();
     world.free(2);
@@ -184,8 +184,8 @@ fn exchanges(world: &World) -> KeptRounds {
     object.into_iter().for_each(|object| world.free(object));
     vec![]
 }
-/// A reap runs concurrently with an exchange. The reap must not take the magazine that the exchange has just put into
-/// the depot.
+/// A reap runs concurrently with an exchange. A reap must not take the magazine that an exchange has just put into the
+/// depot.
 pub(super) fn reaped() {
     let world = World::new(1, 1, 4)
         .cpu(0, &[], &[])
@@ -218,8 +218,8 @@ fn resize(world: &World) -> KeptRounds {
     world.cache.end_interval();
     vec![]
 }
-/// The magazine size grows while a free takes or makes an empty magazine of the old size. The thread that runs this
-/// free then frees another object.
+/// The magazine size grows while a free takes or makes an empty magazine of the old size. The thread of this free then
+/// frees another object.
 pub(super) fn resized(script: Script) {
     let world = World::new(2, 1, 6).cpu(0, &[1], &[2]).cpu(1, &[3], &[4]).in_depot(&[]).in_depot(&[]);
     let frees = |world: &World| {
@@ -280,7 +280,8 @@ pub(super) fn statistics_never_decrease() {
     run(world, (Script::on(0), keep_one), &[(Script::on(1), reads)]);
 }
 
-/// A magazine for one round is always full or empty, so a model with such magazines cannot find the planted bug.
+/// A magazine with room for one round is always full or empty, so a model with such magazines cannot find the planted
+/// bug.
 #[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 #[should_panic(expected = "survives")]

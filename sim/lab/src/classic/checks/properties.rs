@@ -20,7 +20,7 @@ impl NumberSupplier {
     fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self { state: Mutex::new((vec![], 0)), limit, magazines: AtomicBool::new(true) })
     }
-    /// Returns the number of allocated numbers.
+    /// Returns how many numbers are allocated.
     fn allocated(&self) -> u64 {
         let (free, made_objects) = &*self.state.lock();
         made_objects - free.len() as u64
@@ -66,14 +66,14 @@ struct ShadowMagazine {
     rounds: usize,
 }
 
-/// A model of the paper's rules, which counts the rounds in each place but does not identify the rounds.
+/// A model of the paper's rules; it counts the rounds in each magazine and list but does not identify them.
 #[derive(Debug)]
 struct Shadow {
     /// The loaded and the previous magazine of each CPU; a CPU may have no, one or two magazines.
     cpus: Vec<[Option<ShadowMagazine>; 2]>,
     full: Vec<ShadowMagazine>,
     empty: Vec<ShadowMagazine>,
-    /// The smallest lengths that the lists of full and empty magazines had, in the current interval and in the previous
+    /// For each list (full magazines, empty magazines), its smallest length in the current interval and in the previous
     /// one.
     min_lengths: [usize; 2],
     previous_min_lengths: [usize; 2],
@@ -196,7 +196,7 @@ impl Shadow {
         self.empty.clear();
         (self.min_lengths, self.previous_min_lengths) = ([0; 2], [0; 2]);
     }
-    /// Returns the shadow's counts in the form of the cache's statistics.
+    /// Returns the shadow's counts in the format of the cache's statistics.
     fn stats(&self) -> Stats {
         let show = |magazine: &Option<ShadowMagazine>| {
             let ShadowMagazine { size, rounds } = magazine.unwrap_or(ShadowMagazine { size: 0, rounds: 0 });
@@ -227,7 +227,7 @@ enum Step {
     EndInterval,
     Reap,
     Drain,
-    /// Counts this number of visits that found the depot locked.
+    /// Counts the given number of visits that found the depot locked.
     Contended(u64),
     /// Sets whether memory for magazines is available.
     Memory(bool),
@@ -407,7 +407,7 @@ fn magazines_grow_with_contention_up_to_the_largest_size() {
 /// Section 3.3: an allocation that no magazine can serve takes one object from the slab layer, even if the layer has
 /// many.
 #[test]
-fn only_frees_fill_magazines() {
+fn magazines_are_filled_only_by_frees() {
     let numbers = NumberSupplier::new(100);
     let cache = cache(1, fixed(15), &numbers);
     let held: Vec<u64> = (0..10).filter_map(|_| cache.alloc()).collect();
@@ -447,7 +447,7 @@ fn cpu_number_out_of_range_maps_to_a_cpu() {
     on_cpu(0);
 }
 
-/// A single thread runs as one CPU after another, like a simulator. A CPU allocates objects that another CPU freed.
+/// A single thread acts as one CPU after another, as a simulator does. A CPU allocates objects that another CPU freed.
 #[test]
 fn one_thread_simulates_a_thousand_cpus() {
     let numbers = NumberSupplier::new(20_000);
@@ -468,7 +468,7 @@ fn one_thread_simulates_a_thousand_cpus() {
 }
 
 #[test]
-fn threads_on_real_cpus_lose_no_round() {
+fn threads_on_real_cpus_lose_no_magazine_round() {
     const THREADS: u64 = 4;
     let numbers = NumberSupplier::new(10_000);
     let sizes = Sizes { first: 3, largest: 31, contention: 0 };
@@ -516,7 +516,7 @@ fn threads_on_real_cpus_lose_no_round() {
     assert_eq!(numbers.allocated(), held);
 }
 
-/// The code of the layer must be short enough to read in one sitting. Blank lines and comments do not count.
+/// The source code of the layer must be short enough to read in one sitting. Blank lines and comments do not count.
 #[test]
 fn classic_magazine_layer_is_at_most_400_lines() {
     let files = [

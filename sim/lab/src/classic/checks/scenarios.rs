@@ -1,10 +1,10 @@
-//! The scenarios of the magazine layer for loom and shuttle: how each scenario is run, and which planted bugs it must
-//! find.
+//! The scenarios of the magazine layer for loom and shuttle: the way to run each scenario, and the planted bugs that it
+//! must find.
 //!
-//! The name of a scenario begins with the properties that the scenario tests (stated in `tests/claims.toml`). The
-//! properties are C1 (rounds), C2 (exchanges), C3 (drains), C4 (the working set), C5 (resizing), C6 (locks) and C7
-//! (counts). Each scenario ends with a census, which checks the state of its world. Loom's scenarios are small and run
-//! exhaustively; shuttle's scenarios are larger and run as random samples.
+//! The name of a scenario begins with the properties that it tests (stated in `tests/claims.toml`). The properties are
+//! C1 (rounds), C2 (exchanges), C3 (drains), C4 (the working set), C5 (resizing), C6 (locks) and C7 (counts). Each
+//! scenario ends with a census, which checks the state of its world. Loom's scenarios are small and run exhaustively;
+//! shuttle's scenarios are larger and run as random samples.
 
 #[cfg(loom)]
 use super::models;

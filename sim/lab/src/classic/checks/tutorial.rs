@@ -67,7 +67,7 @@ fn tutorial_shows_the_output_of_every_command() {
     assert!(shown_rows > 20, "{shown_rows}");
 }
 
-/// The command `uslab story` reads traces of this format, and its tests read the stored file.
+/// The command `uslab story` reads traces in the format of the stored file, and the command's tests read this file.
 #[cfg_attr(not(uslab_planted), ignore = "needs planted bugs: cargo planted")]
 #[test]
 fn stored_counterexample_is_current() {

@@ -1,9 +1,8 @@
-//! The test world of the magazine layer: a cache of numbered objects, and the owner of each object.
+//! The test world of the magazine layer: a cache of numbered objects, with a record of each object's owner.
 //!
-//! At the end of an execution, a census checks three things: each object has one owner, each magazine is in the list
-//! for its fill, and all counts are exact. The owner of an object writes to the cell that belongs to the object. Loom
-//! observes every access to these cells, and therefore detects a second owner, and a free that does not happen before
-//! the object's next allocation.
+//! After an execution, a census checks three things: each object has one owner, each magazine is in the right list, and
+//! all counts are exact. The owner of an object writes to the cell that belongs to the object. Loom observes all
+//! accesses to the cells; it detects a second owner, and a free without a happens-before order to the next allocation.
 
 use crate::classic::depot::List;
 use crate::classic::magazine::{CpuCache, Magazine};
@@ -87,7 +86,7 @@ impl World {
     fn size(&mut self) -> usize {
         self.cache.depot.0.get_mut().size
     }
-    /// Returns the supplier without taking a lock, so that traces do not show the access as a step.
+    /// Returns the supplier without taking a lock, so that traces do not show this access as a step.
     fn supplier(&mut self) -> &mut TestSupplier {
         Arc::get_mut(&mut self.cache.slab.0).expect("the supplier must not be shared yet")
     }
@@ -121,7 +120,7 @@ impl World {
         }
         self
     }
-    /// Sets how many visits to the depot had to wait in the current interval.
+    /// Sets the number of depot visits that had to wait in the current interval.
     pub(super) fn contended(mut self, visits: u64) -> Self {
         self.cache.depot.0.get_mut().contended = visits;
         self

@@ -1,5 +1,5 @@
-//! Runs two workloads with equal sizes and equal mean lifetimes: one with two kinds of lifetimes, and one with a single
-//! kind.
+//! Runs two workloads with equal sizes and equal mean lifetimes: the first has two kinds of lifetimes, the second has
+//! one.
 
 use super::{Context, Policy, Spread, seeds, shown};
 use crate::experiments::load::Load;
@@ -7,8 +7,8 @@ use crate::findings::{Claim, Findings, Holds, Table, Value};
 
 /// The number of seeds is large, because results differ more between two seeds than between the two kinds of workload.
 const SEEDS: u64 = 30;
-/// Each of the two distributions of lifetimes has a mean of 218. In the first distribution, a tenth of the blocks live
-/// for 2,000 allocations, and all other blocks for 20.
+/// Each of the two distributions of lifetimes has a mean of 218. In the first distribution of lifetimes, a tenth of the
+/// blocks live for 2,000 allocations, and all other blocks for 20.
 const KINDS: [&str; 3] = ["bimodal:20,2000,0.1", "exponential:218", "uniform:1..435"];
 /// The size of each allocator's memory in bytes. With a mean size of 520 bytes, slightly less than half of the memory
 /// is in use at a time.

@@ -4,12 +4,12 @@ use super::{Context, Policy, Run, SEEDS, Sample, Spread, seeds};
 use crate::experiments::load::Load;
 use crate::findings::{Axis, Chart, Claim, Findings, Holds, Series, Table, Value};
 
-/// Among a hundred samples, the first five show a new heap. All later samples show a steady state, because the longest
+/// Of a hundred samples, the first five show a new heap. All later samples show a steady state, because the longest
 /// lifetime is 4,000 operations.
 const OPERATIONS: u64 = 200_000;
 const MEMORY: usize = 1 << 18;
-/// The increase in percentage points that counts as more fragmentation, and the factor in steps that counts as longer
-/// searches.
+/// The thresholds: the increase in percentage points that counts as more fragmentation, and the factor that counts as
+/// longer searches.
 const FRAGMENTATION_INCREASE: f64 = 5.0;
 const LONGER_SEARCH_FACTOR: f64 = 1.1;
 
@@ -19,7 +19,7 @@ fn steps(samples: &[Sample]) -> f64 {
     (last.steps - first.steps) as f64 / (last.operations - first.operations).max(1) as f64
 }
 
-/// Returns the lost share of free memory and the search length, each at the beginning, in the middle and at the end of
+/// Returns the lost share of free memory and the search length, both at the beginning, in the middle and at the end of
 /// a run.
 fn parts_of(run: &Run) -> [[f64; 3]; 2] {
     let new = &run.outcome.samples[..(run.outcome.samples.len() / 20).max(1)];

@@ -9,20 +9,20 @@ use crate::allocators::{Allocator, Heap};
 use crate::findings::Value;
 use crate::findings::clock::Spread;
 
-/// The number of seeds from which each median is computed; the first seed is the seed of the context.
+/// The number of seeds from which each median is computed; the first of them is the seed of the context.
 pub(super) const SEEDS: u64 = 10;
 
 /// An allocation policy; policies are compared by the share of free memory that is in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     Named(Name),
-    /// First fit with a list of free blocks, to whose front each freed block is added.
+    /// First fit on a list of free blocks; each freed block is added to the front.
     LastFreed,
 }
 
 impl Policy {
-    /// The first policy in the list determines the fraction of memory in use, because its memory cannot have an
-    /// arbitrary size.
+    /// The first policy in the list determines the fraction of memory in use, because only some sizes are possible for
+    /// its memory.
     pub(super) const ALL: [Self; 5] = [
         Self::Named(Name::Buddy),
         Self::Named(Name::Tlsf),
@@ -81,12 +81,12 @@ impl Run {
         let free = Self::mean(self.quarters(2, 4), |s| s.holes.total as f64);
         100.0 - free * 100.0 / self.bytes as f64
     }
-    /// Returns the fraction of free memory that is in the largest piece, in per cent.
+    /// Returns the percentage of free memory that is in the largest piece.
     pub(super) fn largest_piece_percent(sample: &Sample) -> f64 {
         sample.holes.largest as f64 * 100.0 / sample.holes.total.max(1) as f64
     }
-    /// Returns the size of the largest piece, in per cent of the largest piece that is possible with this amount of
-    /// free memory. In a buddy allocator, the possible pieces are powers of two.
+    /// Returns the size of the largest piece, as a percentage of the largest piece that this amount of free memory
+    /// permits. In a buddy allocator, the possible pieces are powers of two.
     pub(super) fn percent_of_possible(&self, sample: &Sample) -> f64 {
         let total = sample.holes.total.max(1);
         let max_blocks = match self.policy {
@@ -104,7 +104,7 @@ impl Run {
     }
 }
 
-/// Returns `count` contexts for the experiment, which differ only in their seeds.
+/// Returns `count` contexts for the experiment that differ only in their seeds.
 pub(super) fn seeds<'c>(context: &Context<'c>, count: u64) -> impl Iterator<Item = Context<'c>> {
     let context = *context;
     (0..count).map(move |i| Context { seed: context.seed.wrapping_add(i), ..context })

@@ -2,16 +2,17 @@
 //! text, and in this crate's tables.
 //!
 //! The listing of "Memory Allocators from Scratch" counts a slot's generation in 32 bits, but packs only 8 of these
-//! bits into a handle. The article's text claims that a stale handle becomes valid again after 256 frees. This claim
-//! would be true if the slot counted its generation in only 8 bits. In the listing, however, the slot's generation
-//! reaches 256 while a new handle gets generation 0. From that point on, each new handle is stale immediately.
+//! bits into a handle. The article's text claims that a stale handle becomes valid again after 256 frees. The article's
+//! claim would be true if the slot counted its generation in only 8 bits. In the listing, however, a slot's generation
+//! reaches 256 while its new handle gets generation 0. From that point on, the table rejects each new handle
+//! immediately.
 
 use crate::findings::{Claim, Findings, Holds, Table, Value};
 use anyhow::Context as _;
 use uslab::handle::{Generations, Handle, HandleTable, WrapPolicy};
 
-/// A slot, in any kind of table, that the experiment reuses again and again.
-trait Reused {
+/// A slot that the experiment reuses repeatedly, in any kind of table.
+trait ReusedSlot {
     /// Allocates the slot and returns the bits of the handle, or `None` if the slot has been retired.
     fn spawn(&mut self) -> Option<u32>;
     fn is_valid(&self, handle: u32) -> bool;
@@ -32,7 +33,7 @@ impl GenerationSlot {
     }
 }
 
-impl Reused for GenerationSlot {
+impl ReusedSlot for GenerationSlot {
     fn spawn(&mut self) -> Option<u32> {
         if self.alive {
             // The slot is in use, and its only handle is stale. The listing, which has more slots, would use another
@@ -59,7 +60,7 @@ impl Reused for GenerationSlot {
 /// A table with handles of 24 + 8 bits, in which only slot 0 is used.
 struct TableSlot(HandleTable<(), u32, 8>);
 
-impl Reused for TableSlot {
+impl ReusedSlot for TableSlot {
     fn spawn(&mut self) -> Option<u32> {
         let handle = self.0.alloc(()).ok()?;
         // The table used another slot, because the first one is retired.
@@ -77,7 +78,7 @@ impl Reused for TableSlot {
 struct SlotReuseResults {
     /// The number of frees after which the slot's first handle was valid again.
     revived: Option<u64>,
-    /// The number of frees after which a new handle was stale immediately.
+    /// The number of frees after which a new handle was immediately invalid.
     born_stale: Option<u64>,
     /// The number of frees after which the slot was retired.
     retired: Option<u64>,
@@ -85,7 +86,7 @@ struct SlotReuseResults {
 
 const USES_PER_SLOT: u64 = 1000;
 
-fn fate(slot: &mut impl Reused) -> anyhow::Result<SlotReuseResults> {
+fn reuse_outcome(slot: &mut impl ReusedSlot) -> anyhow::Result<SlotReuseResults> {
     let mut fate = SlotReuseResults { revived: None, born_stale: None, retired: None };
     let first = slot.spawn().context("a slot must be free")?;
     slot.free(first);
@@ -118,11 +119,14 @@ pub(super) fn reuse(findings: &mut Findings) -> anyhow::Result<()> {
     let fates = [
         (
             "the tutorial's listing: the slot counts in 32 bits",
-            fate(&mut GenerationSlot::with_handle_bits(32))?,
+            reuse_outcome(&mut GenerationSlot::with_handle_bits(32))?,
         ),
-        ("as its text says: the slot counts in 8 bits", fate(&mut GenerationSlot::with_handle_bits(8))?),
-        ("HandleTable, Wrap", fate(&mut tabled(WrapPolicy::Wrap))?),
-        ("HandleTable, Retire", fate(&mut tabled(WrapPolicy::Retire))?),
+        (
+            "as its text says: the slot counts in 8 bits",
+            reuse_outcome(&mut GenerationSlot::with_handle_bits(8))?,
+        ),
+        ("HandleTable, Wrap", reuse_outcome(&mut tabled(WrapPolicy::Wrap))?),
+        ("HandleTable, Retire", reuse_outcome(&mut tabled(WrapPolicy::Retire))?),
     ];
     for (name, fate) in &fates {
         let frees =
@@ -168,7 +172,7 @@ fn frees_until_retired<const G: u32>() -> anyhow::Result<Option<u64>> {
 }
 
 /// Returns the number of frees after which the first handle is valid again, in a table whose generations wrap.
-fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
+fn frees_until_wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
     if G > 24 {
         return Ok(None);
     }
@@ -187,7 +191,7 @@ fn wrapped<const G: u32>() -> anyhow::Result<Option<u64>> {
 }
 
 /// Reports how often a slot can be used, for several numbers of generation bits.
-pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
+pub(super) fn report_slot_lifetimes(findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "How long a slot lasts",
         &[
@@ -211,7 +215,7 @@ pub(super) fn lives(findings: &mut Findings) -> anyhow::Result<()> {
                 Value::Count($g),
                 lives.into(),
                 frees_until_retired::<$g>()?.into(),
-                wrapped::<$g>()?.into(),
+                frees_until_wrapped::<$g>()?.into(),
                 narrow.into(),
                 in_64.into(),
                 Value::Number(lives as f64 / 1e6, 6),
@@ -248,18 +252,18 @@ mod tests {
 
     #[test]
     fn article_with_8_bit_generations_revives_a_handle() {
-        let listing = fate(&mut GenerationSlot::with_handle_bits(32)).unwrap();
+        let listing = reuse_outcome(&mut GenerationSlot::with_handle_bits(32)).unwrap();
         assert_eq!((listing.revived, listing.born_stale, listing.retired), (None, Some(256), None));
-        let text = fate(&mut GenerationSlot::with_handle_bits(8)).unwrap();
+        let text = reuse_outcome(&mut GenerationSlot::with_handle_bits(8)).unwrap();
         assert_eq!((text.revived, text.born_stale, text.retired), (Some(256), None, None));
-        let wrap = fate(&mut TableSlot(HandleTable::with(WrapPolicy::Wrap))).unwrap();
+        let wrap = reuse_outcome(&mut TableSlot(HandleTable::with(WrapPolicy::Wrap))).unwrap();
         assert_eq!((wrap.revived, wrap.born_stale, wrap.retired), (Some(255), None, None));
-        let retire = fate(&mut TableSlot(HandleTable::new())).unwrap();
+        let retire = reuse_outcome(&mut TableSlot(HandleTable::new())).unwrap();
         assert_eq!((retire.revived, retire.born_stale, retire.retired), (None, None, Some(255)));
     }
 
-    /// The function `Free` in the article on pools increments the generation and loses the id, because no listing adds
-    /// ids to the free ids.
+    /// The article's function `Free` increments the generation and loses the id, because no listing adds an id to the
+    /// free ids.
     #[test]
     fn free_in_the_pool_article_leaks_the_id() {
         /// The article does not list the function `get_free_sparse_id`. The function could return the next id, or an id
@@ -290,9 +294,12 @@ mod tests {
 
     #[test]
     fn slot_serves_one_object_per_generation() {
-        assert_eq!((frees_until_retired::<8>().unwrap(), wrapped::<8>().unwrap()), (Some(255), Some(255)));
         assert_eq!(
-            (frees_until_retired::<12>().unwrap(), wrapped::<12>().unwrap()),
+            (frees_until_retired::<8>().unwrap(), frees_until_wrapped::<8>().unwrap()),
+            (Some(255), Some(255))
+        );
+        assert_eq!(
+            (frees_until_retired::<12>().unwrap(), frees_until_wrapped::<12>().unwrap()),
             (Some(4095), Some(4095))
         );
     }

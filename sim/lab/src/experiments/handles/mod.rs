@@ -1,5 +1,5 @@
-//! The experiment on handles: what a handle does after its object is freed, how many uses of a slot a generation
-//! permits, and the cost of a check.
+//! The experiment on handles: the effect of a free on handles, the number of uses that a generation permits, and the
+//! cost of a check.
 
 mod listing;
 mod tables;
@@ -29,7 +29,7 @@ impl Handles {
         let mut findings = Findings::new("handles", question, context.seed);
         tables::walk(&mut findings)?;
         listing::reuse(&mut findings)?;
-        listing::lives(&mut findings)?;
+        listing::report_slot_lifetimes(&mut findings)?;
         tables::indirections(&mut findings)?;
         tables::show_wrong_particle(&mut findings)?;
         tables::reload(&mut findings)?;

@@ -110,7 +110,7 @@ pub(super) fn indirections(findings: &mut Findings) -> anyhow::Result<()> {
 
 /// Shows a table of a hundred particles: a tool keeps index 5, and the particle at this index is freed.
 pub(super) fn show_wrong_particle(findings: &mut Findings) -> anyhow::Result<()> {
-    const MARKED: usize = 5;
+    const MARKED_PARTICLE: usize = 5;
     let mut array = PackedArray::new();
     let mut map = SlotMap::<usize>::new();
     let mut table = HandleTable::<usize>::new();
@@ -124,11 +124,19 @@ pub(super) fn show_wrong_particle(findings: &mut Findings) -> anyhow::Result<()>
         "Particle 5 of 100 is freed: which particles do the kept names find?",
         &["name", "of 5 before", "of 5 after", "of 99 after", "loops over"],
     );
-    let before = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(shown_value);
-    let freed = [array.free(MARKED), map.free(in_map[MARKED]), table.free(in_table[MARKED])]
-        .map(|freed| freed == Some(5));
+    let before =
+        [array.get(MARKED_PARTICLE), map.get(in_map[MARKED_PARTICLE]), table.get(in_table[MARKED_PARTICLE])]
+            .map(shown_value);
+    let freed = [
+        array.free(MARKED_PARTICLE),
+        map.free(in_map[MARKED_PARTICLE]),
+        table.free(in_table[MARKED_PARTICLE]),
+    ]
+    .map(|freed| freed == Some(5));
     ensure!(freed == [true; 3], "another particle was freed");
-    let after = [array.get(MARKED), map.get(in_map[MARKED]), table.get(in_table[MARKED])].map(shown_value);
+    let after =
+        [array.get(MARKED_PARTICLE), map.get(in_map[MARKED_PARTICLE]), table.get(in_table[MARKED_PARTICLE])]
+            .map(shown_value);
     let last = [array.get(99), map.get(in_map[99]), table.get(in_table[99])].map(shown_value);
     let names = ["packed array, index", "slot map, handle", "table, handle"];
     let loops = ["99 values", "99 values", "100 slots"];
@@ -199,8 +207,8 @@ struct SlotWithGeneration<T> {
 
 const LINE: usize = 64;
 
-/// Shows three sizes: the bytes of a name, the bytes that a table needs in addition to objects, and the memory that a
-/// check reads.
+/// Shows three sizes: the bytes of a name, the bytes that a table needs in addition to its objects, and the bytes that
+/// a check reads.
 pub(super) fn sizes(findings: &mut Findings) {
     let mut table = Table::new(
         "Bytes",

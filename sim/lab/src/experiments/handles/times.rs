@@ -16,7 +16,7 @@ fn object(stamp: usize) -> Object {
     [stamp as u64 + 1, 0, 0, 0, 0, 0, 0, 0]
 }
 
-/// A measured pass that looks up each object once, by its name, in random order.
+/// A measured pass, which looks up each object once by name, in random order.
 type LookupPass = Box<dyn Fn() -> u64>;
 
 /// Returns a pass that looks up all `names` with `find`.
@@ -30,7 +30,7 @@ fn lookup_pass<N: 'static>(
 }
 
 /// Returns all methods of finding one of `n` objects. If `freed` is true, the objects are already freed, and the list
-/// contains only methods that detect freed objects.
+/// has only methods that detect this.
 fn passes(n: usize, freed: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'static str, LookupPass)>> {
     let mut all = Vec::new();
     let mut narrow = HandleTable::<Object, u32, 8>::new();
@@ -66,7 +66,7 @@ fn passes(n: usize, freed: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'stati
         black_box(&kept_objects);
         name.upgrade().map_or(0, |object| object[0])
     };
-    all.push((WEAK, lookup_pass(names, rng, upgrade)));
+    all.push((WEAK_REFERENCE, lookup_pass(names, rng, upgrade)));
     if !freed {
         let arcs: Vec<_> = (0..n).map(|i| Arc::new(object(i))).collect();
         all.push(("Arc, cloned", lookup_pass(arcs, rng, |name| black_box(Arc::clone(name))[0])));
@@ -78,7 +78,7 @@ fn passes(n: usize, freed: bool, rng: &mut Pcg64) -> anyhow::Result<Vec<(&'stati
     Ok(all)
 }
 
-const WEAK: &str = "Weak, upgraded";
+const WEAK_REFERENCE: &str = "Weak, upgraded";
 
 /// Measures the nanoseconds per lookup, for each method.
 fn measure(context: &Context<'_>, n: usize, freed: bool) -> anyhow::Result<Vec<(&'static str, Samples<1>)>> {
@@ -127,8 +127,9 @@ pub(super) fn times(context: &Context<'_>, objects: &[u32], findings: &mut Findi
             measurements.iter().map(|(name, samples)| (*name, samples.spread(0).median)),
         ));
         // The ratio of a Weak's lookup time to a handle's, in the same rounds.
-        let ratio_of_weak =
-            |times| Some(samples_of(times, WEAK)?.times(&samples_of(times, "table, 24 + 8 bits")?, 0));
+        let ratio_of_weak = |times| {
+            Some(samples_of(times, WEAK_REFERENCE)?.times(&samples_of(times, "table, 24 + 8 bits")?, 0))
+        };
         if let (Some(weak), Some(weak_gone)) = (ratio_of_weak(&measurements), ratio_of_weak(&freed)) {
             findings.claim(Claim {
                 says: "a handle costs less than a weak pointer".into(),

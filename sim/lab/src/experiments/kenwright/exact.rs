@@ -1,7 +1,7 @@
 //! Results that depend only on the paper's algorithm: its variables step by step, and the time at which each block is
 //! first touched.
 
-use super::{Lazy, lazy};
+use super::{LazyPool, lazy};
 use crate::experiments::Context;
 use crate::experiments::load::Load;
 use crate::findings::{Axis, Bars, Claim, Findings, Holds, Table, Value};
@@ -25,7 +25,7 @@ pub(super) fn walk(findings: &mut Findings) -> anyhow::Result<()> {
     );
     let pool = lazy(SIZE, 4, Initialise::EachAllocation)?;
     let mut steps = 'a'..='h';
-    let mut row = |step: &str, block: Value, pool: &Lazy| {
+    let mut row = |step: &str, block: Value, pool: &LazyPool| {
         let state = pool.state();
         let name = steps.next().map_or_else(String::new, |name| format!("({name})"));
         let next_text = if state.next < 4 { u64::from(state.next).into() } else { Value::from("none") };
@@ -67,8 +67,8 @@ fn run(ops: &[Op], peak: usize, policy: Initialise) -> anyhow::Result<[u64; 2]> 
     Ok([pool.state().initialised.into(), max_live])
 }
 
-/// Compares two rules: the paper's rule adds one block to the chain at each allocation; the lazier rule adds a block
-/// only if no used block is free.
+/// Compares two rules: the paper's rule adds a block to the chain at each allocation; the lazier rule adds a block only
+/// if no used block is free.
 pub(super) fn compare_touched_blocks(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let mut table = Table::new(
         "Blocks that were ever written: a new block at each allocation, or only if no other is free",
@@ -101,7 +101,7 @@ pub(super) fn compare_touched_blocks(context: &Context<'_>, findings: &mut Findi
         says: "blocks are initialised as they are needed".into(),
         source: "Kenwright 2012".into(),
         found: format!(
-            "the listing initialises a new block at each allocation until the pool's end, up to {worst_ratio:.0} times as many blocks as were ever in use; it initialises only as many as were in use in {by_need} of {} workloads, and in {by_check} with the check that the paper proposes as a later improvement",
+            "the listing initialises a new block at each allocation until the pool's end, which is up to {worst_ratio:.0} times the largest number of blocks in use. In {by_need} of {} workloads it initialises no more blocks than were in use; with the check that the paper proposes as a later improvement, in {by_check} workloads",
             loads.len()
         ),
         holds: match by_need {

@@ -9,13 +9,13 @@ use super::Context;
 use crate::findings::Findings;
 use anyhow::ensure;
 use clap::Args;
-use lazy::{Lazy, lazy};
+use lazy::{LazyPool, lazy};
 
 /// Is a pool without loops ten times as fast as malloc, and at which point does it do its work?
 ///
 /// The paper's example first runs step by step. The output then shows when each block is first touched, under the
-/// paper's rule and under a lazier rule. The output then repeats the paper's figure: a number of allocations and
-/// equally many frees of one size, with the pool and with the system's malloc. Finally, the output shows the costs of
+/// paper's rule and under a lazier rule. The output then repeats the paper's figure: a number of allocations of one
+/// size, and then their frees, with the pool and with the system's malloc. Finally, the output shows the costs of
 /// checks, creation and pages.
 #[derive(Debug, Args)]
 pub struct Kenwright {

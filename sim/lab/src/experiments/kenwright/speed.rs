@@ -1,5 +1,4 @@
-//! Measures the quantities that the paper's figures show: times of the pool and of malloc, of checks, of creation, and
-//! of pages.
+//! Measures what the paper's figures show: times of the pool and of malloc, checks, creation, and pages.
 
 use super::{Kenwright, lazy};
 use crate::experiments::Context;
@@ -79,7 +78,7 @@ fn dropped<B>(block: B) -> Result<(), BadFree> {
 }
 
 impl Kenwright {
-    /// Draws the paper's figure 4: for each block size, a line that shows the time over the number of blocks.
+    /// Draws the paper's figure 4: for each block size, a line shows the time as a function of the number of blocks.
     pub(super) fn figure(&self, context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
         let mut table = Table::new(
             "Allocations, each with its first write, and then their frees; ns per pair",
@@ -151,7 +150,7 @@ impl Kenwright {
     }
 }
 
-/// Reports the cost of optional checks, which can replace a debugging heap.
+/// Reports the cost of optional checks, which a program can use instead of a debugging heap.
 pub(super) fn checks(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     const SIZE: usize = 64;
     const BLOCKS: usize = 1000;
@@ -312,8 +311,7 @@ pub(super) fn creation(context: &Context<'_>, findings: &mut Findings) -> anyhow
             says: "a pool is created without loops, whatever its size".into(),
             source: "Kenwright 2012".into(),
             found: format!(
-                "{} blocks take {} times as long as 1,000 blocks, and {} times as long in a pool that threads all its blocks; less than \
-                 ten times counts as the same",
+                "{} blocks take {} times as long as 1,000 blocks, and {} times as long in a pool that threads all its blocks; less than ten times counts as the same time",
                 uslab_output::grouped(max_blocks as u64),
                 ratio.shown(1),
                 last_threaded.times(threaded, 0).shown(0)
@@ -376,8 +374,8 @@ pub(super) fn pages(context: &Context<'_>, findings: &mut Findings) -> anyhow::R
     Ok(())
 }
 
-/// Counts the instructions of one allocation and one free. The counts show how much time could still be saved by
-/// removing branches from the code.
+/// Counts the instructions of one allocation and one free. The counts show how much time the removal of branches could
+/// still save.
 pub(super) fn instructions(context: &Context<'_>, findings: &mut Findings) -> anyhow::Result<()> {
     let cases = [
         ("the paper's rule", Case::LazyPaper),

@@ -5,7 +5,7 @@ use super::phases::NAMES;
 use crate::findings::clock::Spread;
 use crate::findings::{Claim, Findings, Holds};
 
-/// Returns the ratio of two designs' durations in one phase of a set, or `None` if the set did not run.
+/// Returns the ratio of two designs' durations in one phase of a set; `None` if the set did not run.
 fn ratio(all: &[SetTimes], set: u8, phase: usize, design: usize, other_design: usize) -> Option<Spread> {
     let samples = &all.iter().find(|measured| measured.set == set)?.samples;
     Some(samples[design].times(&samples[other_design], phase))
@@ -46,7 +46,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
             "at 100,000 objects a pool that scans for a free slot takes hundreds of times as long as the others",
             source(),
             format!(
-                "the scanning pool takes {min_ratio:.0} to {max_ratio:.0} times as long; {HUNDREDS_FACTOR} times or more for {confirmed} of {} other designs",
+                "the scanning pool takes {min_ratio:.0} to {max_ratio:.0} times as long as the other designs; {HUNDREDS_FACTOR} times or more compared with {confirmed} of these {} designs",
                 other_designs.len()
             ),
             Holds::each(verdicts),
@@ -69,7 +69,10 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
         claim(
             "taking the first free slot keeps objects together, so that the scanning pool is walked faster than the free list",
             source(),
-            format!("{} times the free list's time; the article measured 0.51 times", list_ratio.shown(2)),
+            format!(
+                "a walk over the scanning pool takes {} times the free list's time; the article measured 0.51 times",
+                list_ratio.shown(2)
+            ),
             list_ratio.at_most(1.0),
         );
     }
@@ -77,7 +80,10 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
         claim(
             "a slot map's churn costs about three times a free list's",
             source(),
-            format!("a slot map takes {} times as long; 2 to 4 times count as about three", churn.shown(1)),
+            format!(
+                "a slot map's churn takes {} times as long; 2 to 4 times count as about three",
+                churn.shown(1)
+            ),
             churn.is_between(2.0, 4.0),
         );
     }
@@ -88,7 +94,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
                 "{}, whose own numbers for set 1 are 0.44 ms, and 0.39 ms for the packed array",
                 source()
             ),
-            format!("{} times the packed array's time", churn.shown(2)),
+            format!("the free list's churn takes {} times the packed array's time", churn.shown(2)),
             churn.at_most(1.0),
         );
     }
@@ -105,7 +111,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
                 ),
                 "this project's aim".into(),
                 format!(
-                    "{} times without magazines, {} with them; for comparison, a pool with a bitmap: {}",
+                    "a walk over slabs takes {} times a packed array's time without magazines, and {} times with them; for comparison, a pool with a bitmap takes {} times this time",
                     without_magazines.shown(2),
                     with_magazines.shown(2),
                     bits.shown(2)
@@ -123,7 +129,7 @@ pub(super) fn claims(findings: &mut Findings, all: &[SetTimes]) {
             "slabs churn in at most one and a half times a free list's time",
             "this project's aim".into(),
             format!(
-                "{} times in boxes of an object cache, {} in a hive with magazines, {} without",
+                "churn takes {} times a free list's time in boxes of an object cache, {} times in a hive with magazines, and {} times in a hive without magazines",
                 shared.shown(2),
                 with_magazines.shown(2),
                 without_magazines.shown(2)
@@ -138,8 +144,8 @@ mod tests {
     use super::*;
     use crate::findings::clock;
 
-    /// Returns results of set 3 with `rounds` rounds, in each of which the scan takes `scan` ms, one other design takes
-    /// `slow` ms, and all other designs take 1 ms.
+    /// Returns results of set 3 with `rounds` rounds: in each round, the scan takes `scan` ms, one other design `slow`
+    /// ms, and all other designs 1 ms.
     fn set_3_results(rounds: usize, scan: f64, slow: f64) -> Vec<SetTimes> {
         let time = |design| match design {
             0 => scan,
@@ -164,7 +170,10 @@ mod tests {
         assert_eq!(verdict(&set_3_results(5, 300.0, 1.0)).0, Holds::Yes);
         let (verdict_on_claim, finding) = verdict(&set_3_results(5, 1000.0, 10.0));
         assert_eq!(verdict_on_claim, Holds::Partly);
-        assert_eq!(finding, "100 to 1000 times; 200 times or more for 7 of 8 others");
+        assert_eq!(
+            finding,
+            "the scanning pool takes 100 to 1000 times as long as the other designs; 200 times or more compared with 7 of these 8 designs"
+        );
         assert_eq!(verdict(&set_3_results(5, 150.0, 1.0)).0, Holds::No);
     }
 

@@ -29,11 +29,11 @@ impl Particle {
 
 /// A pool design from the article.
 pub(super) trait Design {
-    /// The type of the key that identifies an object. The packed array has no lasting keys, so its key is an object's
+    /// The type of the key that identifies an object. The packed array has no stable keys, so its key is an object's
     /// current index.
     type Key;
-    /// The kind of items that a walk inspects: slots whose flag marks an object, values without gaps, or 64-bit words
-    /// with one bit per slot.
+    /// The kind of items that a walk inspects: slots with flags, values without gaps, or 64-bit words with one bit per
+    /// slot.
     const INSPECTED_ITEMS: &'static str;
 
     fn alloc(&mut self, particle: Particle) -> anyhow::Result<Self::Key>;
@@ -55,11 +55,11 @@ pub(super) struct FreeList {
     head: u32,
 }
 
-const END: u32 = u32::MAX;
+const END_OF_LIST: u32 = u32::MAX;
 
 impl Default for FreeList {
     fn default() -> Self {
-        Self { slots: Vec::new(), head: END }
+        Self { slots: Vec::new(), head: END_OF_LIST }
     }
 }
 
@@ -211,7 +211,7 @@ impl Design for Hive<Particle> {
         ((info.full + info.partial) * info.objs_per_slab.div_ceil(64)) as usize
     }
 }
-/// An object cache whose objects are in boxes: all threads can use it, but a walk over the objects is not possible.
+/// An object cache whose objects are in boxes: all threads can use it, but it offers no walk over its objects.
 pub(super) struct BoxedObjects<'c>(pub(super) &'c ObjectCache<Particle>);
 
 impl<'c> Design for BoxedObjects<'c> {

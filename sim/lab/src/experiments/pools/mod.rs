@@ -2,10 +2,10 @@
 //! adds slabs.
 //!
 //! Each pool design is implemented as a Rust program would implement it. The measured program stores the article's
-//! particles, and runs the article's three phases: allocate and free, churn, iterate. The result of each phase is
-//! passed to `black_box`, so that the compiler does not remove the work. The article's figure of 0.88 ns for a free and
-//! an allocation suggests that the compiler removed work there. A design with lasting keys keeps the keys in a list,
-//! whose cost counts as churn; the packed array has no keys.
+//! particles, and runs the article's three phases: allocate and free, churn, iterate. `black_box` receives the result
+//! of each phase, so that the compiler does not remove the phase. The article's figure of 0.88 ns for a free and an
+//! allocation suggests that the compiler removed work there. A design with stable keys keeps them in a list, whose cost
+//! counts as churn; the packed array has no keys.
 
 mod claims;
 mod designs;
@@ -15,7 +15,7 @@ use super::{Context, counting_subsystem};
 use crate::findings::clock::{self, Samples};
 use crate::findings::{Axis, Bars, Findings, Table, Value};
 use clap::Args;
-use phases::{FRAMES, NAMES, Order, REPLACED_PER_FRAME, Run, SETS, Set, turn};
+use phases::{FRAMES, NAMES, Order, REPLACED_PER_FRAME, Run, SETS, Set, run_round};
 use uslab::{Config, Subsystem};
 
 /// Which pool allocates, churns and iterates fastest: naive, free list, packed, slot map, or slabs?
@@ -54,7 +54,7 @@ impl Pools {
             let samples = clock::try_rounds(rounds, NAMES.len(), |design| -> anyhow::Result<_> {
                 finished_runs += 1;
                 stage.at(finished_runs);
-                let run = turn(design, set, &order, walks, &subsystem)?;
+                let run = run_round(design, set, &order, walks, &subsystem)?;
                 runs[design] = run;
                 Ok([run.build, run.churn, run.walks])
             })?;
@@ -72,7 +72,8 @@ impl Pools {
     }
 }
 
-/// Returns `true` if a set runs as long as in the article, so that its times can be compared with the article's times.
+/// Returns `true` if a set runs at the article's full length, so that its times can be compared with the article's
+/// times.
 fn runs_as_long_as_article(set: &Set, frames: usize, walks: usize) -> bool {
     (frames, walks) == (FRAMES, set.walks)
 }
@@ -113,13 +114,13 @@ fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], sampl
     table
 }
 
-/// The measurements of a set: the times of the three phases for each design, in each round.
+/// The measurements of a set: for each design and each round, the times of the three phases.
 struct SetTimes {
     set: u8,
     samples: Vec<Samples<3>>,
 }
 
-/// Draws a picture of each phase, from the set that studies this phase, or from the first set that was run.
+/// Draws a picture of each phase, from the set that studies the phase, or else from the first set that was run.
 fn pictures(findings: &mut Findings, all: &[SetTimes]) {
     let phases = ["Allocating and freeing", "Churn", "Walks"];
     for (phase, (name, phase_set)) in phases.into_iter().zip([3, 1, 4]).enumerate() {

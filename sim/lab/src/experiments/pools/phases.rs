@@ -11,8 +11,7 @@ use uslab::objects::Hive;
 use uslab::pool::{HeapArea, LivePool};
 use uslab::{Magazines, ObjectCache, Subsystem};
 
-/// A set of the article: its numbers of allocations, frees and walks, and the article's milliseconds for each design
-/// and phase.
+/// A set of the article: numbers of allocations, frees and walks, and the article's milliseconds per design and phase.
 pub(super) struct Set {
     pub(super) allocs: usize,
     pub(super) frees: usize,
@@ -51,7 +50,7 @@ pub(super) const SETS: [Set; 4] = [
 pub(super) const REPLACED_PER_FRAME: usize = 500;
 pub(super) const FRAMES: usize = 1_000;
 
-/// The milliseconds that each phase took, and the counts of a walk.
+/// The milliseconds of each phase, and the counts of a walk.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Run {
     pub(super) build: f64,
@@ -63,7 +62,7 @@ pub(super) struct Run {
     pub(super) active: usize,
 }
 
-/// The random order in which live objects are freed, which is drawn before the timing begins.
+/// The random order in which live objects are freed, which is drawn before the timing starts.
 pub(super) struct Order {
     first: Vec<usize>,
     churn: Vec<usize>,
@@ -170,7 +169,7 @@ pub(super) const NAMES: [&str; 9] = [
 ];
 
 /// Runs and times one round of one pool design.
-pub(super) fn turn(
+pub(super) fn run_round(
     design: usize,
     set: &Set,
     order: &Order,

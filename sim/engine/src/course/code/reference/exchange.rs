@@ -10,7 +10,7 @@ struct Cpu<T> {
 
 #[derive(Debug)]
 struct Depot<T> {
-    /// The depot's full magazines. Empty magazines are not kept, because `Vec::new()` makes an empty magazine.
+    /// The depot's full magazines. The depot keeps no empty magazines, because `Vec::new()` can make one at any time.
     full: Vec<Vec<T>>,
 }
 

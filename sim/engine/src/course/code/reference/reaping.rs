@@ -1,4 +1,4 @@
-//! The reference solution of the exercise `reaping`. Magazines that stayed in the depot during the whole interval were
+//! The reference solution of the exercise `reaping`. A magazine that stayed in the depot during the whole interval was
 //! not needed (Bonwick and Adams, 2001, section 3.7).
 
 use crate::course::Reaper;

@@ -1,12 +1,12 @@
 //! Magazine exchange: write a magazine layer after Bonwick and Adams, "Magazines and Vmem", USENIX 2001, section 3.
 //!
-//! Each CPU has two magazines. A CPU allocates from its loaded magazine and frees to it, without using data of other
+//! Each CPU has two magazines. A CPU allocates from its loaded magazine and frees to it, and uses no data of other
 //! CPUs. If neither of its magazines can serve a request, the CPU accesses (*visits*) the depot, which keeps whole
 //! magazines for all CPUs. The code below visits the depot for every object. Write `alloc` and `free` so that visits to
 //! the depot are as rare as possible.
 //!
-//! Lock order: a CPU's lock comes first, then the depot's lock. The scheduler can move threads, so several
-//! threads may be on one CPU at a time.
+//! Lock order: take a CPU's lock before the depot's lock. The scheduler can move threads, so several threads may run
+//! operations of one CPU at the same time.
 //!
 //! Available calls:
 //!

@@ -1,16 +1,16 @@
 //! Buddy merging: how small free blocks become large blocks again.
 //!
 //! The memory is one block of `2^lists.order()` pages at first. `alloc` is complete: it takes the smallest block that
-//! is large enough and splits it. A block of order n that begins at page p has one buddy, which begins at page p ^ (1
-//! << n). The code below never merges blocks. Write `free`. The lists of free blocks are the only state; accesses to
-//! the lists are counted.
+//! is large enough and splits it. The buddy of a block of order n at page p is the block of order n at page p ^ (1 <<
+//! n). The code below never merges blocks. Write `free`. The lists of free blocks are the only state, and the judge
+//! counts accesses to them.
 //!
-//! Available calls. Each of these calls, except `lists.order()`, counts as one list access:
+//! Available calls. Each of the following calls, except `lists.order()`, counts as one list access:
 //!
 //! - `lists.pop(order)`: takes the lowest free block of an order, or returns `None` if the list of this order is empty.
 //! - `lists.push(page, order)`: adds a free block of this order that begins at `page`.
 //! - `lists.remove(page, order)`: takes the free block of exactly this order that begins at `page`; returns `false` if
-//!   no such block is free.
+//!   there is no such block.
 //! - `lists.order()`: returns the order of the largest block.
 
 use uslab_engine::course::{Buddy, FreeLists};

@@ -1,9 +1,9 @@
 //! Choosing a partial slab: a cache that keeps as few slabs as possible.
 //!
 //! The cache has no magazines: each allocation takes an object from a slab, and each free returns an object. A slab can
-//! be freed only when all of its objects are free. The choice of the slab that serves an allocation therefore matters.
-//! The code below takes the slab that was used most recently. Choose a better slab without inspecting every slab: the
-//! judge counts inspections and moves.
+//! be freed only when all of its objects are free. The choice of a slab for each allocation therefore determines how
+//! many slabs can be freed. The code below takes the slab that was used most recently. Choose a better slab, but do not
+//! inspect every slab: the judge counts inspections and moves.
 //!
 //! The exercise can use these calls, each of which has a cost:
 //!
@@ -62,7 +62,7 @@ impl Policy for Exercise {
         }
     }
 
-    /// Empty slabs are freed immediately here, so a shrink has nothing left to do.
+    /// The cache frees empty slabs immediately, so a shrink has nothing left to do.
     fn shrink(&mut self, _: &mut Op<'_>) -> u64 {
         0
     }
