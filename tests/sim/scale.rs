@@ -248,7 +248,7 @@ fn error_names_the_invalid_scale_option() {
     refused(&["scale", "--profile", file], &[file, "missing field"]);
     refused(&["scale", "--csv", "-", "--json", "-"], &["the same file"]);
     refused(&["scale", "--csv", "-", "--svg", "-"], &["the same file"]);
-    refused(&["scale", "--svg", file], &[file, "no picture"]);
+    refused(&["scale", "--svg", file], &[file, "not a picture"]);
     refused(&["validate", "--rounds", "0"], &["--rounds", "1..=10000"]);
     refused(&["validate", "--profile", "nosuch"], &["--profile nosuch", "expected vm2, milan2s or a file"]);
 }

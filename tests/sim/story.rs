@@ -105,7 +105,7 @@ fn invalid_counterexample_writes_no_web_page() {
     refused(&["story", &story, "--step", "16"], &["--step 16: expected 1 to 15"]);
     refused(&["story", &story, "--step", "1", "--html", html], &["--step", "--html"]);
     refused(&["story", &story, "--html", "-", "--json", "-"], &["the same file"]);
-    refused(&["story", &story, "--html", &story], &["story.json", "no page"]);
+    refused(&["story", &story, "--html", &story], &["story.json", "not a web page"]);
     refused(&["story", &story, "--html", &format!("{html}/page.html")], &["does not exist"]);
     refused(&["story"], &["<FILE>"]);
     assert!(!page.exists(), "no partial file must remain");
@@ -150,7 +150,7 @@ fn violation_web_page_shows_the_last_operations() {
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
     let note = format!("--html {html}: page not written, because the run found no violation");
     assert_eq!((out.lines().last(), page.exists()), (Some(note.as_str()), false));
-    refused(&["stress", "--ops", "1000", "--html", &tutorial_trace()], &["story.json", "no page"]);
+    refused(&["stress", "--ops", "1000", "--html", &tutorial_trace()], &["story.json", "not a web page"]);
 }
 
 #[test]
@@ -162,6 +162,6 @@ fn scale_web_page_contains_the_scale_report() {
     assert_eq!(page_data(&page, "report"), serde_json::from_str::<Value>(&json).expect("JSON"));
     assert!(page.len() < 200_000, "{} bytes", page.len());
     refused(&["scale", "--html", "-", "--svg", "-"], &["the same file"]);
-    refused(&["scale", "--html", &tutorial_trace()], &["story.json", "no page"]);
+    refused(&["scale", "--html", &tutorial_trace()], &["story.json", "not a web page"]);
     refused(&["scale", "--trace", "x", "--html", "y"], &["--trace", "--html"]);
 }
