@@ -96,7 +96,7 @@ fn objects(quick: bool) {
 
 fn measure_returned_memory(mallocs: &[Malloc], quick: bool) {
     println!(
-        "\nResident MiB: after loading all sessions, and one and ten seconds after dropping most of them."
+        "\nResident MiB after all sessions are loaded, then one second and ten seconds after most are dropped."
     );
     for (column, task) in (1..).zip(TASK_KINDS) {
         println!(
@@ -175,7 +175,7 @@ fn command_stdout(command: &mut Command) -> Option<String> {
 
 fn small(mallocs: &[Malloc], dir: &Path) {
     println!(
-        "\nA process allocates 100 bytes once and ends: the table has its system calls, and its instructions under valgrind, which has no restartable sequences. Another process allocates objects of 64 bytes: the table has its memory before the first object, and then the additional memory divided by the bytes of the objects.\n\n| malloc | system calls | instructions | KiB before the first object | ratio for 10,000 objects | ratio for 100,000 objects |\n|---|---|---|---|---|---|"
+        "\nA process allocates 100 bytes once and ends: the table counts its system calls and its instructions. Instructions are counted under valgrind, which has no restartable sequences. Another process allocates objects of 64 bytes: the table has its memory before the first object. The ratios are the additional memory, divided by the bytes of the objects.\n\n| malloc | system calls | instructions | KiB before the first object | ratio for 10,000 objects | ratio for 100,000 objects |\n|---|---|---|---|---|---|"
     );
     let [calls, program] = ["calls.c", "small.c"].map(|name| compiled(name, dir));
     for (malloc, options) in mallocs {
@@ -233,7 +233,7 @@ fn zeros(mallocs: &[Malloc], quick: bool) {
 fn limits(mallocs: &[Malloc], dir: &Path) {
     const GROUP_SIZES: [u64; 4] = [32, 64, 100, 256];
     println!(
-        "\nUnder `ulimit -v` of 900,000 KiB: the number of threads that start, and then the number of blocks of 1 MiB. In a control group with the given limit, a program frees three fifths of the limit, and then maps the same amount.\n\n| malloc | threads | blocks | {} |\n|---|---|---|{}",
+        "\nUnder `ulimit -v` of 900,000 KiB, threads start, and then blocks of 1 MiB are allocated: the table counts both. In a control group with the given limit, a program frees three fifths of the limit, and then maps the same amount.\n\n| malloc | threads | blocks | {} |\n|---|---|---|{}",
         GROUP_SIZES.map(|mib| format!("{mib} MiB")).join(" | "),
         "---|".repeat(GROUP_SIZES.len())
     );

@@ -127,20 +127,21 @@ impl NameLookup {
 /// Repeatedly replaces a random value out of 1,000 by a new value. Shows the cost of moving values, for several value
 /// sizes.
 fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender>> {
-    const LIVE: usize = 1000;
+    const LIVE_OBJECTS: usize = 1000;
     const CHUNK: u64 = 1000;
     let contender = |name, kind, mut replace: Box<dyn FnMut(usize, Value<WORDS>)>| {
         let mut random = random();
         Contender::new(name, kind, move || {
             let chunk = || {
-                (0..CHUNK).for_each(|stamp| replace(below(&mut random, LIVE), value(stamp as usize)));
+                (0..CHUNK).for_each(|stamp| replace(below(&mut random, LIVE_OBJECTS), value(stamp as usize)));
                 CHUNK
             };
             vec![clock::measure_per_operation(budget, || false, chunk)]
         })
     };
     let mut table = HandleTable::<Value<WORDS>>::new();
-    let mut names: Vec<_> = (0..LIVE).map(|stamp| table.alloc(value(stamp))).collect::<Result<_, _>>()?;
+    let mut names: Vec<_> =
+        (0..LIVE_OBJECTS).map(|stamp| table.alloc(value(stamp))).collect::<Result<_, _>>()?;
     let in_table = move |pick: usize, value| {
         table.free(names[pick]);
         if let Ok(name) = table.alloc(value) {
@@ -148,7 +149,8 @@ fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender
         }
     };
     let mut map = SlotMap::<Value<WORDS>>::new();
-    let mut names: Vec<_> = (0..LIVE).map(|stamp| map.alloc(value(stamp))).collect::<Result<_, _>>()?;
+    let mut names: Vec<_> =
+        (0..LIVE_OBJECTS).map(|stamp| map.alloc(value(stamp))).collect::<Result<_, _>>()?;
     let in_map = move |pick: usize, value| {
         map.free(names[pick]);
         if let Ok(name) = map.alloc(value) {
@@ -156,12 +158,12 @@ fn replace<const WORDS: usize>(budget: Duration) -> anyhow::Result<Vec<Contender
         }
     };
     let mut array = PackedArray::new();
-    (0..LIVE).try_for_each(|stamp| array.alloc(value(stamp)).map(drop))?;
+    (0..LIVE_OBJECTS).try_for_each(|stamp| array.alloc(value(stamp)).map(drop))?;
     let in_array = move |pick: usize, value: Value<WORDS>| {
         array.free(pick);
         _ = black_box(array.alloc(value));
     };
-    let mut boxes: Vec<_> = (0..LIVE).map(|stamp| Some(Box::new(value::<WORDS>(stamp)))).collect();
+    let mut boxes: Vec<_> = (0..LIVE_OBJECTS).map(|stamp| Some(Box::new(value::<WORDS>(stamp)))).collect();
     let in_boxes = move |pick: usize, value| {
         boxes[pick] = None;
         boxes[pick] = Some(Box::new(value));

@@ -7,7 +7,7 @@
 use crate::ours::{GlobalSubject, Kmalloc};
 use crate::preload;
 use crate::rounds::Contender;
-use crate::subject::{Kind, Raw, Subject, ThreadAccess};
+use crate::subject::{Kind, RawObject, Subject, ThreadAccess};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ffi::{CStr, CString, c_void};
 use std::fmt::Debug;
@@ -231,21 +231,21 @@ impl<M: Malloc, const WORDS: usize> Subject for OneSizeObjects<M, WORDS> {
 pub struct OneSizeAccess<'s, M, const WORDS: usize>(&'s M, PhantomData<[u64; WORDS]>);
 
 impl<M: Malloc, const WORDS: usize> ThreadAccess for OneSizeAccess<'_, M, WORDS> {
-    type Object = Raw;
+    type Object = RawObject;
     #[inline(always)]
-    fn alloc(&mut self, stamp: u64) -> Raw {
+    fn alloc(&mut self, stamp: u64) -> RawObject {
         // SAFETY: the memory was just allocated, and has at least a word.
-        unsafe { Raw::stamped(self.0.alloc(WORDS * 8), stamp) }
+        unsafe { RawObject::stamped(self.0.alloc(WORDS * 8), stamp) }
     }
-    fn stamp(&self, object: &Raw) -> u64 {
+    fn stamp(&self, object: &RawObject) -> u64 {
         object.stamp()
     }
-    fn address(&self, object: &Raw) -> Option<NonNull<u64>> {
+    fn address(&self, object: &RawObject) -> Option<NonNull<u64>> {
         Some(object.0)
     }
     #[inline(always)]
-    fn free(&mut self, object: Raw) {
-        // SAFETY: the memory came from `alloc` with this size; the `Raw` is consumed.
+    fn free(&mut self, object: RawObject) {
+        // SAFETY: the memory came from `alloc` with this size; the `RawObject` is consumed.
         unsafe { self.0.free(object.0.cast(), WORDS * 8) };
     }
     fn give_back(&mut self) {

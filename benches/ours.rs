@@ -7,7 +7,7 @@ mod classic;
 
 use crate::mallocs::{Malloc, OneSizeObjects, layout};
 use crate::rounds::Contender;
-use crate::subject::{Bytes, Kind, Raw, Subject, ThreadAccess, Work, opaque_pointer};
+use crate::subject::{Bytes, Kind, RawObject, Subject, ThreadAccess, Work, opaque_pointer};
 pub use classic::ClassicCache;
 use std::alloc::GlobalAlloc;
 use std::fmt;
@@ -77,22 +77,22 @@ impl<const WORDS: usize> Subject for Kmem<WORDS> {
 pub struct KmemAccess<'s>(pub &'s KmemCache);
 
 impl ThreadAccess for KmemAccess<'_> {
-    type Object = Raw;
+    type Object = RawObject;
     #[inline(always)]
-    fn alloc(&mut self, stamp: u64) -> Raw {
+    fn alloc(&mut self, stamp: u64) -> RawObject {
         let object = self.0.alloc(Gfp::KERNEL).expect("an allocation must succeed");
         // SAFETY: the object was just allocated, and no bench has objects smaller than 8 bytes.
-        unsafe { Raw::stamped(object, stamp) }
+        unsafe { RawObject::stamped(object, stamp) }
     }
-    fn stamp(&self, object: &Raw) -> u64 {
+    fn stamp(&self, object: &RawObject) -> u64 {
         object.stamp()
     }
-    fn address(&self, object: &Raw) -> Option<NonNull<u64>> {
+    fn address(&self, object: &RawObject) -> Option<NonNull<u64>> {
         Some(object.0)
     }
     #[inline(always)]
-    fn free(&mut self, object: Raw) {
-        // SAFETY: the object was allocated from this cache; the `Raw` is consumed.
+    fn free(&mut self, object: RawObject) {
+        // SAFETY: the object was allocated from this cache; the `RawObject` is consumed.
         unsafe { self.0.free(object.0.cast()) };
     }
     fn give_back(&mut self) {

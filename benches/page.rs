@@ -93,7 +93,7 @@ impl Page<'_> {
         programs.dedup();
         writeln!(
             f,
-            "For each program, the ratio of `{}` to the best peer; in brackets, the range of the ratio over all runs.\n",
+            "Each cell has the ratio of `{}` to the best peer; the range over all runs is in brackets.\n",
             means::OWN_ALLOCATOR
         )?;
         writeln!(f, "| program | {} |\n|---|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()))?;
@@ -133,15 +133,18 @@ impl fmt::Display for Page<'_> {
         writeln!(f, "\n## Wins and losses\n")?;
         writeln!(
             f,
-            "Ratios to the best peer in the worst case of the row, of the run with the middle ratio, and the lowest and the highest of all runs; below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-` was not measured, or is not for the subject. The command without `--page` also prints the worst cases.\n"
+            "Each cell has the middle run's ratio to the best peer in the row's worst case; the range of all runs is in brackets. Below 1 the row is won. `disturbed` compares with the subject's quiet run, `scaling` with the median peer. `-`: the row was not measured, or does not apply to the subject. The command without `--page` also prints the worst cases.\n"
         )?;
         writeln!(f, "Called in the program:\n")?;
         self.write_wins_and_losses(false, f)?;
-        writeln!(f, "`libuslab.so` preloaded, to preloaded peers:\n")?;
+        writeln!(f, "`libuslab.so` and peers, both preloaded:\n")?;
         self.write_wins_and_losses(true, f)?;
         for (heading, row) in TABLES {
             writeln!(f, "## {heading}\n")?;
-            writeln!(f, "Medians of the last run; in brackets the ratio to the best peer.\n")?;
+            writeln!(
+                f,
+                "Each cell has the median of the last run; the ratio to the best peer is in brackets.\n"
+            )?;
             self.table(row, f)?;
         }
         writeln!(f, "## Whole programs\n")?;
@@ -189,7 +192,7 @@ mod tests {
         let programs = [programs(1.0), programs(3.0), programs(1.5)];
         let page = Page { command: "cargo bench".into(), runs: &runs, expected, programs: &programs };
         let page = page.to_string();
-        let (linked_text, preloaded_text) = page.split_once("preloaded peers:").unwrap();
+        let (linked_text, preloaded_text) = page.split_once("both preloaded:").unwrap();
         for line in [
             "$ cargo bench",
             "- `b`: commit b; 11 rounds",

@@ -1,6 +1,6 @@
 //! Pools of objects of one kind, as Rust programs use them, and the floor, which is the harness without an allocator.
 
-use crate::subject::Raw;
+use crate::subject::RawObject;
 #[cfg(feature = "peers")]
 use crate::subject::{Bytes, opaque_pointer, stamped_bytes};
 use crate::subject::{Kind, Subject, ThreadAccess, hide_index};
@@ -112,25 +112,25 @@ impl<const WORDS: usize> Subject for TlsVec<WORDS> {
 pub struct TlsVecAccess<const WORDS: usize>;
 
 impl<const WORDS: usize> ThreadAccess for TlsVecAccess<WORDS> {
-    type Object = Raw;
+    type Object = RawObject;
     #[inline(always)]
-    fn alloc(&mut self, stamp: u64) -> Raw {
+    fn alloc(&mut self, stamp: u64) -> RawObject {
         let object = FREE.with_borrow_mut(|free| free.0[WORDS.ilog2() as usize].pop());
         let object = object.unwrap_or_else(|| {
             // SAFETY: the layout is not empty.
             NonNull::new(unsafe { System.alloc(layout(WORDS)) }).expect("memory")
         });
         // SAFETY: the object was just popped or allocated, so this thread owns it.
-        unsafe { Raw::stamped(object, stamp) }
+        unsafe { RawObject::stamped(object, stamp) }
     }
-    fn stamp(&self, object: &Raw) -> u64 {
+    fn stamp(&self, object: &RawObject) -> u64 {
         object.stamp()
     }
-    fn address(&self, object: &Raw) -> Option<NonNull<u64>> {
+    fn address(&self, object: &RawObject) -> Option<NonNull<u64>> {
         Some(object.0)
     }
     #[inline(always)]
-    fn free(&mut self, object: Raw) {
+    fn free(&mut self, object: RawObject) {
         FREE.with_borrow_mut(|free| free.0[WORDS.ilog2() as usize].push(object.0.cast()));
     }
     fn give_back(&mut self) {

@@ -69,7 +69,7 @@ impl Column {
     pub fn subtract_floor(self) -> Self {
         Self { subtract_floor: true, ..self }
     }
-    pub(crate) fn has_floor(&self) -> bool {
+    pub(crate) fn has_floor_price(&self) -> bool {
         self.subtract_floor
     }
     pub(crate) fn preloaded(&self) -> Self {
@@ -360,7 +360,7 @@ impl<'r> SubjectInRow<'r> {
         }
     }
     /// Returns the name and value of the best peer.
-    pub(crate) fn best_text(&self) -> String {
+    pub(crate) fn format_best_peer(&self) -> String {
         self.best.map_or_else(String::new, |best| format!("{} {}", best.subject, short_number(best.median)))
     }
 }
@@ -409,7 +409,7 @@ pub fn standings(runs: &[Report]) -> String {
             worst.case,
             short_number(worst.median),
             worst.unit,
-            place.best_text(),
+            place.format_best_peer(),
             commit.collect::<Vec<_>>().join(", "),
         );
     }

@@ -352,7 +352,7 @@ impl Bench {
             });
             // The floor does not depend on the malloc, so the C library's process measures it for all mallocs.
             let floor = group.contenders.iter().find(|contender| contender.kind == Kind::Floor);
-            let floor = floor.filter(|_| group.columns.iter().any(Column::has_floor)).map(|floor| {
+            let floor = floor.filter(|_| group.columns.iter().any(Column::has_floor_price)).map(|floor| {
                 let question = group.question(&floor.name);
                 processes[0].0.contender(floor.name.clone(), floor.kind, group.isolated, question)
             });

@@ -21,7 +21,7 @@ const SIZES: [u32; 4] = [16, 200, 1000, 10_000];
 const CLIENTS: u32 = 50;
 /// Time from the end of the load to the reading of the remaining memory: several reaper intervals of this project, and
 /// the delays of other mallocs.
-const IDLE_TIME: Duration = Duration::from_secs(5);
+const IDLE_DURATION: Duration = Duration::from_secs(5);
 
 /// A server, and the command that starts it.
 #[derive(Clone)]
@@ -162,7 +162,7 @@ impl Load {
             .map(|seconds| seconds * 1e6 / (n * self.requests as f64));
         let peak = server.peak()?;
         server.clear()?;
-        std::thread::sleep(IDLE_TIME);
+        std::thread::sleep(IDLE_DURATION);
         let resident_bytes = resident_bytes_of_process(server.process.id());
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         Ok(vec![n / seconds / 1000.0, p99, cpu[0] + cpu[1], cpu[1], mib(peak), mib(resident_bytes)])

@@ -88,12 +88,12 @@ pub trait ThreadAccess {
 
 /// The address of an object that the caller must free explicitly.
 #[derive(Debug)]
-pub struct Raw(pub NonNull<u64>);
+pub struct RawObject(pub NonNull<u64>);
 
-// SAFETY: the owner of the `Raw` owns the object at the address.
-unsafe impl Send for Raw {}
+// SAFETY: the owner of the `RawObject` owns the object at the address.
+unsafe impl Send for RawObject {}
 
-impl Raw {
+impl RawObject {
     /// Writes the stamp to a new object.
     ///
     /// # Safety
@@ -108,7 +108,7 @@ impl Raw {
     /// Returns the first word of the object.
     #[inline(always)]
     pub fn stamp(&self) -> u64 {
-        // SAFETY: the object was stamped when the `Raw` was created, and is not freed while the `Raw` exists.
+        // SAFETY: the object was stamped when the `RawObject` was created, and is not freed while it exists.
         unsafe { self.0.read() }
     }
 }

@@ -66,7 +66,7 @@ impl FaultTrial {
     }
     /// Runs an operation under the fault rule; in contrast to `run_expecting_possible_error`, the operation must not
     /// return an error.
-    fn must_succeed<R>(&self, operation: impl FnOnce() -> R) -> R {
+    fn expect_success<R>(&self, operation: impl FnOnce() -> R) -> R {
         self.faults.arm(vec![self.rule.clone()]);
         let outcome = operation();
         self.faults.disarm();
@@ -194,44 +194,44 @@ const OPERATIONS: &[Operation] = &[
         let objects = t.objects(&cache, 300);
         let mut private = cache.prefill(Gfp::KERNEL, 1).unwrap();
         // SAFETY: the objects were allocated from this cache above, and are freed once.
-        t.must_succeed(|| objects.into_iter().for_each(|object| unsafe { private.free(object) }));
-        t.must_succeed(|| drop(private));
+        t.expect_success(|| objects.into_iter().for_each(|object| unsafe { private.free(object) }));
+        t.expect_success(|| drop(private));
     }),
     ("free", |t| {
         let cache = t.cache(plain());
         let objects = t.objects(&cache, 1000);
-        t.must_succeed(|| free(&cache, objects));
+        t.expect_success(|| free(&cache, objects));
     }),
     ("free on another CPU", |t| {
         let cache = t.cache(plain());
         let objects = t.objects(&cache, 1000);
         on_cpu(1);
-        t.must_succeed(|| free(&cache, objects));
+        t.expect_success(|| free(&cache, objects));
         on_cpu(0);
     }),
     ("shrink", |t| {
         let cache = t.cache(plain());
         free(&cache, t.objects(&cache, 1000));
-        t.must_succeed(|| cache.shrink());
+        t.expect_success(|| cache.shrink());
     }),
     ("reap", |t| {
         let cache = t.cache(plain());
         free(&cache, t.objects(&cache, 1000));
-        t.must_succeed(|| (0..4).map(|_| t.subsystem.reap()).sum::<u64>());
+        t.expect_success(|| (0..4).map(|_| t.subsystem.reap()).sum::<u64>());
     }),
     ("drain", |t| {
         let cache = t.cache(plain());
         free(&cache, t.objects(&cache, 1000));
-        t.must_succeed(|| t.subsystem.drain_cpus(0..2));
+        t.expect_success(|| t.subsystem.drain_cpus(0..2));
     }),
     ("destroy", |t| {
         let cache = t.cache(constructed());
         free(&cache, t.objects(&cache, 200));
-        assert_eq!(t.must_succeed(|| cache.destroy()), Ok(()));
+        assert_eq!(t.expect_success(|| cache.destroy()), Ok(()));
     }),
     ("release pages", |t| {
         drop(t.subsystem.pages().alloc_block(Order::MAX, Gfp::KERNEL, None).unwrap());
-        t.must_succeed(|| t.subsystem.pages().decommit());
+        t.expect_success(|| t.subsystem.pages().decommit());
     }),
     ("kmalloc", |t| memory(t, 100)),
     ("kmalloc, smallest", |t| memory(t, 8)),

@@ -24,7 +24,7 @@ thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
     static HEAP_BYTES_IN_USE: Cell<isize> = const { Cell::new(0) };
     /// A function that this thread's next heap call runs; its argument is the number of requested bytes.
-    static CALL_IN_HEAP: Cell<Option<fn(usize)>> = const { Cell::new(None) };
+    static NEXT_HEAP_CALL_HOOK: Cell<Option<fn(usize)>> = const { Cell::new(None) };
     /// The state of a refusal: `Some(0)` if this thread's next heap call must be refused; after the refusal, the
     /// requested number of bytes.
     static REFUSED: Cell<Option<usize>> = const { Cell::new(None) };
@@ -44,9 +44,9 @@ unsafe impl GlobalAlloc for Counting {
             return null_mut();
         }
         HEAP_BYTES_IN_USE.set(HEAP_BYTES_IN_USE.get() + layout.size() as isize);
-        if let Some(meanwhile) = CALL_IN_HEAP.take() {
+        if let Some(meanwhile) = NEXT_HEAP_CALL_HOOK.take() {
             meanwhile(layout.size());
-            CALL_IN_HEAP.set(Some(meanwhile));
+            NEXT_HEAP_CALL_HOOK.set(Some(meanwhile));
         }
         // SAFETY: the caller's layout is not empty.
         unsafe { System.alloc(layout) }
@@ -64,7 +64,7 @@ unsafe impl GlobalAlloc for Counting {
 static HEAP: Counting = Counting;
 
 /// Runs `work` and checks that it does not call the global heap.
-fn without_heap<R>(what: &str, work: impl FnOnce() -> R) -> R {
+fn assert_no_heap_calls<R>(what: &str, work: impl FnOnce() -> R) -> R {
     let before = CALLS.get();
     let done = work();
     assert_eq!(CALLS.get(), before, "{what} called the global heap");
@@ -142,9 +142,9 @@ fn handle_table_frees_blocks_that_lost_a_creation_race() {
             Rc::new(builder.build_handles_in(&subsystem, WrapPolicy::Retire).unwrap());
         let mut handles = Vec::with_capacity(400);
         CACHE.set(Some(cache.clone()));
-        CALL_IN_HEAP.set(Some(allocate_earlier));
+        NEXT_HEAP_CALL_HOOK.set(Some(allocate_earlier));
         (0..400).for_each(|_| handles.push(cache.alloc().unwrap()));
-        CALL_IN_HEAP.set(None);
+        NEXT_HEAP_CALL_HOOK.set(None);
         CACHE.set(None);
         assert_eq!(LATE_CALL_COUNT.take(), 3, "the table grows to 64, 128 and 256 numbers");
         assert!(handles.into_iter().all(|handle| cache.free(handle)));
@@ -168,7 +168,7 @@ fn failed_allocation_leaves_the_handle_table_unchanged() {
     assert!(none == Err(HandleError::Memory) && values > VALUE, "{values} bytes of values");
     assert_eq!((table.len(), table.get(first)), (1, Some(&[1; 200])));
     assert_eq!(table.free(first), Some([1; 200]));
-    let again = without_heap("a value in a place that is free", || table.alloc([2; 200])).unwrap();
+    let again = assert_no_heap_calls("a value in a place that is free", || table.alloc([2; 200])).unwrap();
     let next = table.alloc([3; 200]).unwrap();
     assert_eq!((again.index(), next.index(), table.len()), (0, 1, 2));
 }
@@ -251,9 +251,9 @@ fn object_listing_includes_slabs_created_during_the_listing() {
     let cache = Rc::new(builder.build_in(&subsystem).unwrap());
     let _ = cache.alloc(Gfp::KERNEL).unwrap();
     CACHE.set(Some(cache.clone()));
-    CALL_IN_HEAP.set(Some(more));
+    NEXT_HEAP_CALL_HOOK.set(Some(more));
     let traces = cache.alloc_traces();
-    CALL_IN_HEAP.set(None);
+    NEXT_HEAP_CALL_HOOK.set(None);
     assert_eq!(traces.0.iter().map(|trace| trace.count).sum::<u64>(), 1001);
 }
 
@@ -265,7 +265,7 @@ fn allocation_and_free_never_call_the_heap() {
     let mut held: Vec<(NonNull<u8>, Layout)> = Vec::with_capacity(1 << 20);
     let mut objects: Vec<NonNull<u8>> = Vec::with_capacity(1 << 16);
     for round in 0..3 {
-        without_heap("a cache up to its limit", || {
+        assert_no_heap_calls("a cache up to its limit", || {
             let error = loop {
                 on_cpu(objects.len() as u32 % 4);
                 match cache.alloc(Gfp::KERNEL) {
@@ -275,7 +275,7 @@ fn allocation_and_free_never_call_the_heap() {
             };
             assert!(matches!(error, AllocError::CacheLimit { .. }), "{error}");
         });
-        without_heap("allocation of every size, up to pressure", || {
+        assert_no_heap_calls("allocation of every size, up to pressure", || {
             for size in (1..=64 << 10).step_by(61).cycle() {
                 on_cpu((size % 4) as u32);
                 let layout = Layout::from_size_align(size, 1 << (size % 8)).unwrap();
@@ -289,7 +289,7 @@ fn allocation_and_free_never_call_the_heap() {
             }
         });
         assert!(held.len() > 100 && !objects.is_empty(), "round {round}");
-        without_heap("free", || {
+        assert_no_heap_calls("free", || {
             for (i, (memory, layout)) in held.drain(..).enumerate() {
                 on_cpu(i as u32 % 4);
                 // SAFETY: the memory was allocated above with this layout, and is freed once.
@@ -300,7 +300,7 @@ fn allocation_and_free_never_call_the_heap() {
                 unsafe { cache.free(object) };
             }
         });
-        without_heap("reap, drain and shrink", || {
+        assert_no_heap_calls("reap, drain and shrink", || {
             subsystem.reap();
             subsystem.drain_cpus(0..4);
             subsystem.shrink();

@@ -10,11 +10,11 @@ use uslab_benches::{Bench, Column, LazySubject, Subject, ThreadAccess, Work, clo
 const HALF_REFILLS_PER_ROUND: usize = 4;
 
 #[derive(Clone)]
-struct Refills {
+struct RefillWorkload {
     objects: usize,
 }
 
-impl Work for Refills {
+impl Work for RefillWorkload {
     fn live(&self) -> usize {
         self.objects
     }
@@ -47,6 +47,6 @@ pub(crate) fn row(bench: &mut Bench) {
         "refills",
         "CPU ns for an allocation of 64 B, after a random half of 1,000,000 objects was freed, while that half is allocated again",
     );
-    let refills = Refills { objects: bench.scale(1_000_000) };
+    let refills = RefillWorkload { objects: bench.scale(1_000_000) };
     bench.group("", [Column::lower("", "ns")], contenders::<8>(&refills));
 }

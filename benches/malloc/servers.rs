@@ -101,7 +101,7 @@ pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
         let connections: Vec<_> = (0..8)
             .map(|connection| {
                 let socket = socket.clone();
-                std::thread::spawn(move || ask_memcached(&socket, connection, rounds))
+                std::thread::spawn(move || query_memcached(&socket, connection, rounds))
             })
             .collect();
         let sums = connections.into_iter().map(|connection| connection.join().expect("the client must end"));
@@ -113,7 +113,7 @@ pub(crate) fn memcached(work: &Work<'_>) -> Result<Cost, Failure> {
 
 /// Sends the memcached requests of one connection, and returns the number of bytes that it read back. Each value that
 /// is read back must equal the value that was set.
-fn ask_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, Failure> {
+fn query_memcached(socket: &Path, connection: u32, rounds: u32) -> Result<usize, Failure> {
     let exchange = || -> std::io::Result<Option<usize>> {
         let mut stream = UnixStream::connect(socket)?;
         let (mut sum, mut report) = (0, Vec::new());

@@ -2,7 +2,7 @@
 //! in which each operation takes the lock of its CPU, as in the paper.
 
 use super::return_unused_memory;
-use crate::subject::{Kind, Raw, Subject, ThreadAccess};
+use crate::subject::{Kind, RawObject, Subject, ThreadAccess};
 use std::ptr::NonNull;
 use uslab::{Gfp, KmemCache, Magazines};
 use uslab_lab::classic::{Cache, Sizes, Slab};
@@ -12,19 +12,19 @@ use uslab_magazine::Cpus;
 #[derive(Debug)]
 pub(super) struct Slabs(KmemCache);
 
-impl Slab<Raw> for Slabs {
-    fn alloc(&self) -> Option<Raw> {
-        Some(Raw(self.0.alloc(Gfp::KERNEL).ok()?.cast()))
+impl Slab<RawObject> for Slabs {
+    fn alloc(&self) -> Option<RawObject> {
+        Some(RawObject(self.0.alloc(Gfp::KERNEL).ok()?.cast()))
     }
-    fn free(&self, object: Raw) {
-        // SAFETY: the object was allocated from this cache; the `Raw` is consumed.
+    fn free(&self, object: RawObject) {
+        // SAFETY: the object was allocated from this cache; the `RawObject` is consumed.
         unsafe { self.0.free(object.0.cast()) };
     }
 }
 
 /// A [`Cache`] whose objects have `WORDS` times 8 bytes.
 #[derive(Debug)]
-pub struct ClassicCache<const WORDS: usize>(Cache<Raw, Slabs>);
+pub struct ClassicCache<const WORDS: usize>(Cache<RawObject, Slabs>);
 
 impl<const WORDS: usize> Subject for ClassicCache<WORDS> {
     const NAME: &'static str = "magazines01";
@@ -45,24 +45,24 @@ impl<const WORDS: usize> Subject for ClassicCache<WORDS> {
 
 /// A thread's access to a [`ClassicCache`] cache.
 #[derive(Debug)]
-pub struct ClassicAccess<'s>(&'s Cache<Raw, Slabs>);
+pub struct ClassicAccess<'s>(&'s Cache<RawObject, Slabs>);
 
 impl ThreadAccess for ClassicAccess<'_> {
-    type Object = Raw;
+    type Object = RawObject;
     #[inline(always)]
-    fn alloc(&mut self, stamp: u64) -> Raw {
+    fn alloc(&mut self, stamp: u64) -> RawObject {
         let object = self.0.alloc().expect("an allocation must succeed");
         // SAFETY: the object was just allocated, and no bench has objects smaller than 8 bytes.
-        unsafe { Raw::stamped(object.0.cast(), stamp) }
+        unsafe { RawObject::stamped(object.0.cast(), stamp) }
     }
-    fn stamp(&self, object: &Raw) -> u64 {
+    fn stamp(&self, object: &RawObject) -> u64 {
         object.stamp()
     }
-    fn address(&self, object: &Raw) -> Option<NonNull<u64>> {
+    fn address(&self, object: &RawObject) -> Option<NonNull<u64>> {
         Some(object.0)
     }
     #[inline(always)]
-    fn free(&mut self, object: Raw) {
+    fn free(&mut self, object: RawObject) {
         self.0.free(object);
     }
     fn give_back(&mut self) {

@@ -22,7 +22,10 @@ pub(crate) const PROGRAM: Program = Program {
         let [p, q] = ["p", "q"].map(|name| NaturalNumber::from(parameters.get(name)));
         let (factor, divisions) = factor(&(&p * &q), parameters.size("base"));
         if factor != p && factor != q {
-            eprintln!("corrupted, or not two primes: the factor found is {:?}", factor.0);
+            eprintln!(
+                "corrupted, or the number is no product of two primes: the factor found is {:?}",
+                factor.0
+            );
             std::process::exit(1);
         }
         divisions
@@ -141,7 +144,7 @@ impl NaturalNumber {
             square_root = next_guess;
         }
     }
-    fn gcd(mut self, mut other: Self) -> Self {
+    fn greatest_common_divisor(mut self, mut other: Self) -> Self {
         while !other.0.is_empty() {
             let remainder = self.modulo(&other);
             (self, other) = (other, remainder);
@@ -246,7 +249,7 @@ fn factor(number: &NaturalNumber, primes: usize) -> (NaturalNumber, u64) {
         p = &(&a * &q) - &p;
         q = (number - &(&p * &p)).divided_by(&q).0;
     }
-    eprintln!("corrupted, or not two primes: no factor in {divisions} divisions");
+    eprintln!("corrupted, or the number is no product of two primes: no factor in {divisions} divisions");
     std::process::exit(1);
 }
 
@@ -331,7 +334,7 @@ fn find_proper_factor(
                 y = (&y * &NaturalNumber::from(u64::from(*prime))).modulo(number);
             }
         }
-        let found_factor = (&x + &y).gcd(number.clone());
+        let found_factor = (&x + &y).greatest_common_divisor(number.clone());
         (!found_factor.is_one() && found_factor != *number).then_some(found_factor)
     })
 }

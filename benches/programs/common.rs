@@ -204,11 +204,11 @@ impl<A: AllocationApi> Block<A> {
         // SAFETY: the word is within the block, and was written before.
         let actual = u32::from_le(unsafe { self.memory.add(offset).cast().read_unaligned() });
         if actual != self.word(offset) {
-            self.corrupt(offset, actual);
+            self.report_corruption(offset, actual);
         }
     }
     #[cold]
-    fn corrupt(&self, offset: usize, actual: u32) -> ! {
+    fn report_corruption(&self, offset: usize, actual: u32) -> ! {
         // The heap is damaged, so `free` may not work either. The program therefore does not unwind.
         eprintln!(
             "corrupted: the block of {} bytes at {:p} holds {actual:#010x} at byte {offset}, where its owner wrote {:#010x}",

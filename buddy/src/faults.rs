@@ -164,7 +164,10 @@ impl Rule {
                     times = Some(Some(count));
                 }
                 "order" => {
-                    rule.orders = Some(parse_orders(value).ok_or_else(|| bad("N, N.., ..N or N..M, to 10"))?)
+                    rule.orders = Some(
+                        parse_orders(value)
+                            .ok_or_else(|| bad("N, N.., ..N or N..M, with orders of 0 to 10"))?,
+                    )
                 }
                 "cache" if !value.is_empty() => rule.cache = Some(value.to_owned()),
                 "cache" => return Err(bad("the name of a cache")),
@@ -346,7 +349,7 @@ mod tests {
     use super::*;
 
     /// Makes 1,000 calls for an order-0 page, and returns the numbers of the calls that fail.
-    fn refused_calls(text: &str, seed: u64) -> Vec<u64> {
+    fn failing_call_numbers(text: &str, seed: u64) -> Vec<u64> {
         let faults = Faults::new(seed);
         faults.arm(Rule::parse_all(text, &POINTS).unwrap());
         let call = || Call::of(PAGE, 4096).order(Order::ZERO).cache("inode");
@@ -355,27 +358,27 @@ mod tests {
 
     #[test]
     fn fault_attributes_select_the_calls_to_refuse() {
-        assert_eq!(refused_calls("page", 0).len(), 1000);
-        assert_eq!(refused_calls("page:nth=7", 0), [7]);
-        assert_eq!(refused_calls("any:nth=7,times=3", 0), [7, 8, 9]);
-        assert_eq!(refused_calls("page:times=-1,nth=999", 0), [999, 1000]);
-        assert_eq!(refused_calls("page:interval=300", 0), [1, 301, 601, 901]);
-        assert_eq!(refused_calls("page:times=2", 0), [1, 2]);
-        assert_eq!(refused_calls("page:times=0", 0), []);
-        assert_eq!(refused_calls("page:probability=0", 0), []);
-        assert_eq!(refused_calls("page:space=40960,times=1", 0), [11]);
-        assert_eq!(refused_calls("page:order=1..", 0), []);
-        assert_eq!(refused_calls("page:order=..2,times=1 ; page:nth=5", 0), [1, 5]);
-        assert_eq!(refused_calls("page:cache=inode,cache=dentry", 0), []);
-        assert_eq!(refused_calls("commit", 0), []);
+        assert_eq!(failing_call_numbers("page", 0).len(), 1000);
+        assert_eq!(failing_call_numbers("page:nth=7", 0), [7]);
+        assert_eq!(failing_call_numbers("any:nth=7,times=3", 0), [7, 8, 9]);
+        assert_eq!(failing_call_numbers("page:times=-1,nth=999", 0), [999, 1000]);
+        assert_eq!(failing_call_numbers("page:interval=300", 0), [1, 301, 601, 901]);
+        assert_eq!(failing_call_numbers("page:times=2", 0), [1, 2]);
+        assert_eq!(failing_call_numbers("page:times=0", 0), []);
+        assert_eq!(failing_call_numbers("page:probability=0", 0), []);
+        assert_eq!(failing_call_numbers("page:space=40960,times=1", 0), [11]);
+        assert_eq!(failing_call_numbers("page:order=1..", 0), []);
+        assert_eq!(failing_call_numbers("page:order=..2,times=1 ; page:nth=5", 0), [1, 5]);
+        assert_eq!(failing_call_numbers("page:cache=inode,cache=dentry", 0), []);
+        assert_eq!(failing_call_numbers("commit", 0), []);
     }
 
     #[test]
     fn fault_probability_follows_seed_and_percentage() {
-        let five = refused_calls("page:probability=5", 1);
+        let five = failing_call_numbers("page:probability=5", 1);
         assert!((25..100).contains(&five.len()), "{}", five.len());
-        assert_eq!(five, refused_calls("page:probability=5", 1));
-        assert_ne!(five, refused_calls("page:probability=5", 2));
+        assert_eq!(five, failing_call_numbers("page:probability=5", 1));
+        assert_ne!(five, failing_call_numbers("page:probability=5", 2));
     }
 
     #[test]
@@ -409,7 +412,10 @@ mod tests {
         assert_eq!(said("page:times=-2"), "`times=-2`: expected a whole number, or -1 for no limit");
         for order in ["11", "3..2", "x..", "..11"] {
             let text = format!("page:order={order}");
-            assert_eq!(said(&text), format!("`order={order}`: expected N, N.., ..N or N..M, to 10"));
+            assert_eq!(
+                said(&text),
+                format!("`order={order}`: expected N, N.., ..N or N..M, with orders of 0 to 10")
+            );
         }
         assert_eq!(said("page:cache="), "`cache=`: expected the name of a cache");
         assert_eq!(

@@ -52,7 +52,7 @@ impl FreeArea {
     }
     /// Returns the best fallback type that has a free block in this area.
     pub(crate) fn fallback(&self, mobility: MigrateType) -> Option<MigrateType> {
-        mobility.fallbacks().into_iter().find(|other| self.len_of(*other) > 0)
+        mobility.fallback_types().into_iter().find(|other| self.len_of(*other) > 0)
     }
     /// Returns the free blocks of one migrate type, in the order in which allocations take them.
     ///

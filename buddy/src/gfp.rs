@@ -128,7 +128,7 @@ impl MigrateType {
         }
     }
     /// Returns the fallback migrate types, best first, for an allocation that finds no free block of the type `self`.
-    pub(crate) const fn fallbacks(self) -> [Self; 2] {
+    pub(crate) const fn fallback_types(self) -> [Self; 2] {
         match self {
             Self::Unmovable => [Self::Reclaimable, Self::Movable],
             Self::Movable => [Self::Reclaimable, Self::Unmovable],

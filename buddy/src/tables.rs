@@ -106,14 +106,14 @@ impl Tables {
             tables,
             closed: [const { Counter::new(0) }; 2],
         };
-        let first = made.make_table(Some(addresses))?;
+        let first = made.create_layer_table(Some(addresses))?;
         made.tables.lock().push(first);
         Some(made)
     }
     /// Creates a table of per-CPU stacks. The first table is committed step by step as it is used, so each of its
     /// regions is split into two mappings. Further tables are committed as a whole, unless the OS would count such a
     /// commit as used memory. The number of mappings therefore stays small even with many caches and CPUs.
-    fn make_table(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
+    fn create_layer_table(&self, addresses: Option<&mut Reservation>) -> Option<Arc<Table<StackMemory>>> {
         let (cpus, backend) = (self.cpus, self.backend);
         let on_heap = !HAS_OS_MAPPINGS || backend.table_backend() == Backend::Heap;
         let mut region = Table::<StackMemory>::region_bytes(&cpus, on_heap);
@@ -163,7 +163,7 @@ impl Tables {
         if older_layer.is_some() || count == MAX_TABLES {
             return older_layer;
         }
-        let table = self.make_table(None)?;
+        let table = self.create_layer_table(None)?;
         let made = layer(&table)?;
         let mut tables = self.tables.lock();
         if self.closed[0].get() > 0 && !table.close_inlined(self.closed[1].get() > 0) {

@@ -16,10 +16,10 @@ mod migrate_types;
 mod per_cpu;
 
 thread_local! {
-    static CORRUPTIONS: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
+    static REPORTED_CORRUPTIONS: RefCell<Vec<Corruption>> = const { RefCell::new(Vec::new()) };
 }
 fn record_corruption(corruption: &Corruption) {
-    CORRUPTIONS.with(|found| found.borrow_mut().push(*corruption));
+    REPORTED_CORRUPTIONS.with(|found| found.borrow_mut().push(*corruption));
 }
 
 const RECORDING_HANDLER: Handler = record_corruption;
@@ -58,7 +58,7 @@ fn alloc_all(pages: &PageAllocator, order: Order, gfp: Gfp) -> (Vec<PageBlock<'_
     }
 }
 
-fn audited(pages: &PageAllocator) -> crate::Census {
+fn audited_census(pages: &PageAllocator) -> crate::Census {
     pages.check().unwrap_or_else(|violation| panic!("{violation}"))
 }
 
@@ -126,7 +126,7 @@ fn zone_tail_smaller_than_a_maximal_block_is_allocated() {
     assert_eq!(pages.info().pages_not_in_maximal_blocks(), 1724);
     drop(blocks);
     assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0);
-    audited(&pages);
+    audited_census(&pages);
     // The committed tail has blocks of any order that fits: 512 + 128 + 32 + 16 + 8 + 4.
     let info = pages.info();
     let free: Vec<u64> = Order::ZERO.through(Order::MAX).map(|o| info.zones[0].free_blocks(o)).collect();
@@ -317,27 +317,30 @@ fn invalid_page_free_is_reported_without_side_effects() {
     for per_cpu_pages in [false, true] {
         let pages = new_allocator(PageConfig { per_cpu_pages, ..normal(2048) });
         let pfn = pages.alloc(order(2), Gfp::KERNEL, None).unwrap();
-        let before = audited(&pages);
+        let before = audited_census(&pages);
         let bad = |pfn, order| {
             // SAFETY: the block was not allocated with these values, which the free must detect before any access.
             unsafe { pages.free(pfn, order) };
-            CORRUPTIONS.with(|found| found.borrow_mut().pop()).map(|c| c.to_string()).unwrap_or_default()
+            REPORTED_CORRUPTIONS
+                .with(|found| found.borrow_mut().pop())
+                .map(|c| c.to_string())
+                .unwrap_or_default()
         };
         let wrong = "free of page 0 with order 1: it was allocated with order 2";
         assert_eq!((pfn, bad(pfn, order(1)).as_str()), (Pfn::new(0), wrong));
         assert_eq!(bad(Pfn::new(1), order(0)), "free of page 1: no allocated block starts there");
         assert_eq!(bad(Pfn::new(1024), order(0)), "free of page 1024: no allocated block starts there");
         assert_eq!(bad(Pfn::new(2048), order(0)), "free of page 2048: the allocator has 2048 pages");
-        assert_eq!(audited(&pages), before);
+        assert_eq!(audited_census(&pages), before);
         assert_eq!(bad(pfn, order(2)), "", "a correct free reports no corruption");
-        let (before, twice) = (audited(&pages), bad(pfn, order(2)));
+        let (before, twice) = (audited_census(&pages), bad(pfn, order(2)));
         let cached = if per_cpu_pages {
             "double free of page 0: it is already a free page of a CPU"
         } else {
             // The page was merged, and is the first page of a larger free block.
             "double free of page 0: it is on a free list"
         };
-        assert_eq!((twice.as_str(), audited(&pages)), (cached, before));
+        assert_eq!((twice.as_str(), audited_census(&pages)), (cached, before));
         assert_eq!(pages.info().corruptions, 5);
     }
 }
@@ -402,7 +405,7 @@ fn parts_of_a_split_block_can_be_freed_separately() {
     assert_eq!(parts[2].bytes()[4096], 77);
     assert!(parts.iter().all(|part| pages.block_of(part.pfn()) == Some((part.pfn(), order(1)))));
     parts.remove(3).free();
-    assert_eq!(audited(&pages).allocated, 14);
+    assert_eq!(audited_census(&pages).allocated, 14);
     let whole = parts.remove(0);
     assert_eq!(whole.split(order(2)).len(), 1, "the range has no pages to cut off");
     drop(parts);
@@ -420,10 +423,10 @@ fn bulk_allocation_returns_at_most_the_available_pages() {
         assert_eq!(pages.alloc_bulk(Gfp::KERNEL, None, 0, |pfn| got.push(pfn)), 0);
         got.sort();
         got.dedup();
-        assert_eq!((got.len(), audited(&pages).allocated), (300, 300));
+        assert_eq!((got.len(), audited_census(&pages).allocated), (300, 300));
         // SAFETY: each page was allocated above and is freed once.
         got.into_iter().for_each(|pfn| unsafe { pages.free(pfn, Order::ZERO) });
-        assert_eq!(audited(&pages).allocated, 0);
+        assert_eq!(audited_census(&pages).allocated, 0);
     }
 }
 
@@ -468,7 +471,7 @@ fn panic_during_bulk_allocation_leaks_no_page() {
         })
     });
     assert!(outcome.is_err());
-    assert_eq!(audited(&pages).allocated, 10);
+    assert_eq!(audited_census(&pages).allocated, 10);
 }
 
 /// Regression: a panic in the corruption handler propagated to the caller of the free.
@@ -482,7 +485,7 @@ fn free_is_refused_if_the_corruption_handler_panics() {
         pages.free(page, Order::ZERO);
         pages.free(page, Order::ZERO);
     }
-    assert_eq!((pages.info().corruptions, audited(&pages).allocated), (1, 0));
+    assert_eq!((pages.info().corruptions, audited_census(&pages).allocated), (1, 0));
 }
 
 #[test]
@@ -566,9 +569,9 @@ fn concurrent_mixed_operations_lose_no_page() {
             });
         }
     });
-    assert_eq!(audited(&pages).allocated, 0);
+    assert_eq!(audited_census(&pages).allocated, 0);
     pages.decommit();
-    let (census, info) = (audited(&pages), pages.info());
+    let (census, info) = (audited_census(&pages), pages.info());
     assert_eq!((census.uncommitted, info.pages_not_in_maximal_blocks()), (2748, 0));
     let events = info.zones[1].events;
     assert!(events.claims > 0 && events.steals > 0 && events.commits > 0, "{events:?}");

@@ -574,7 +574,7 @@ impl Zone {
             Err(CommitRefused) => limit = Limit::CommitRefused,
         }
         self.claim(shared, inner, order, mobility)
-            .or_else(|| self.steal(shared, inner, order, mobility))
+            .or_else(|| self.steal_block(shared, inner, order, mobility))
             .ok_or(limit)
     }
 
@@ -686,7 +686,7 @@ impl Zone {
 
     /// Takes the smallest sufficient block of a fallback type. The pageblock of the stolen block keeps its migrate
     /// type.
-    fn steal(
+    fn steal_block(
         &self,
         shared: &ZoneShared,
         inner: &mut Inner,

@@ -361,7 +361,7 @@ fn difference(protocol: &Protocol, seed: u64, steps: usize) -> Option<String> {
         }
         if over != (state.threads[me].pc == Pc::Idle) {
             return Some(format!(
-                "the operation ended in the code: {over}; but the model is at {:?}",
+                "code and model disagree whether the operation ended: {over} in the code, but the model is at {:?}",
                 state.threads[me].pc
             ));
         }

@@ -98,8 +98,8 @@ compile_error!("the models need --cfg loom: without it they would check nothing"
 // below 4 GiB.
 #[cfg(not(any(target_pointer_width = "64", target_arch = "wasm32")))]
 compile_error!(
-    "64-bit targets (and wasm32, for simulators) only: sections store rounds of 8 bytes, and pages come from a range of addresses larger than 32 bits \
-     have"
+    "64-bit targets (or wasm32, for simulators) are required: sections store rounds of 8 bytes, and pages come from an \
+     address range that is too large for 32 bits"
 );
 
 pub mod cpu;

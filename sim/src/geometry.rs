@@ -143,7 +143,7 @@ impl fmt::Display for Comparison {
         if self.cpus_guessed {
             writeln!(
                 f,
-                "No table names the number of CPUs: {} is the largest number that agrees with the orders. `--cpus N` sets it.",
+                "No table names the number of CPUs. {} CPUs are assumed, the most that agree with the orders. `--cpus N` sets the number.",
                 self.cpus
             )?;
         }
@@ -180,7 +180,7 @@ impl fmt::Display for Comparison {
 }
 
 /// Returns the slab order and the number of objects per slab that the rule gives for a slabinfo row.
-fn rule_layout(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
+fn slab_layout_by_rule(row: &Row, rule: &OrderRule) -> Option<(u8, u64)> {
     let geometry = Geometry::new(row.object_size as usize, 0, rule).ok()?;
     Some((geometry.order().get(), geometry.objects() as u64))
 }
@@ -215,7 +215,7 @@ fn explanation(rows: &[Row], rule: &OrderRule, matched: usize) -> Option<Explana
         differs.into_iter().map(|(differs, weight)| if differs { weight } else { 0 }).sum::<usize>()
     };
     let fits = |other: &OrderRule| {
-        rows.iter().filter(|row| rule_layout(row, other) == Some(kernel_layout(row))).count()
+        rows.iter().filter(|row| slab_layout_by_rule(row, other) == Some(kernel_layout(row))).count()
     };
     let best = rules
         .iter()

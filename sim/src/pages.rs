@@ -50,7 +50,7 @@ const VISIBLE_NAV: &str = "<nav id=\"nav\" aria-label=\"Pages\">";
 /// The workloads of the web page with curves, as `uslab scale` runs them.
 const WORKLOADS: [&str; 3] = ["pairs", "bursts", "remote"];
 const DESIGNS: [&str; 5] = ["uslab-model", "slub", "sheaves", "magazines01", "bonwick94"];
-const PROFILE: &str = "milan2s";
+const PAGE_PROFILE: &str = "milan2s";
 const CPUS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 const OPERATIONS: u64 = 20_000;
 
@@ -123,7 +123,7 @@ fn curves(progress: &Progress) -> anyhow::Result<ScaleReport> {
             seed: 1,
         },
         designs: designs.into_iter().collect::<anyhow::Result<_>>()?,
-        profile: scale::profile(PROFILE)?,
+        profile: scale::profile(PAGE_PROFILE)?,
         bounds: false,
     };
     Ok(scale::scale(&options, progress)?)

@@ -118,7 +118,7 @@ pub enum ScaleError {
 ///
 /// # Errors
 /// Fails if a part is invalid; the error names the part and the accepted values.
-pub fn cpu_counts(text: &str) -> Result<Vec<u32>, String> {
+pub fn parse_cpu_counts(text: &str) -> Result<Vec<u32>, String> {
     let wrong = || {
         format!(
             "`{text}`: expected numbers from 1 to {MAX_CPUS}, or ranges FIRST..LAST that double, separated by commas"
@@ -340,18 +340,18 @@ impl fmt::Display for ScaleReport {
         match (self.operations_per_cpu, self.size, self.seed) {
             (Some(operations), Some(size), Some(seed)) => writeln!(
                 f,
-                "Predicted on profile {name}: each CPU runs {operations} operations on objects of {size} bytes; seed {seed}."
+                "Predicted from the costs of profile {name}: each CPU runs {operations} operations on objects of {size} bytes; seed {seed}."
             )?,
             _ => writeln!(
                 f,
-                "Predicted on profile {name}: each CPU runs its operations of the trace without pauses. Pages outside caches are omitted."
+                "Predicted from the costs of profile {name}: each CPU runs its operations of the trace without pauses. Pages outside caches are omitted."
             )?,
         }
         match validated_cpus {
             0 => writeln!(f, "All numbers are simulated: no machine was measured for this profile.")?,
             n => writeln!(
                 f,
-                "Up to {n} CPUs, marked with *, the profile was compared with measurements; beyond them all numbers are simulated."
+                "Up to {n} CPUs, marked with *, the profile was compared with measurements; for more CPUs, all numbers are simulated."
             )?,
         }
         let mut workloads: Vec<_> = self.curves.iter().map(|curve| &curve.workload).collect();
@@ -430,12 +430,12 @@ mod tests {
 
     #[test]
     fn cpu_count_range_expands_to_doublings() {
-        assert_eq!(cpu_counts("1..8"), Ok(vec![1, 2, 4, 8]));
-        assert_eq!(cpu_counts("1..6,3"), Ok(vec![1, 2, 3, 4, 6]));
-        assert_eq!(cpu_counts("1024"), Ok(vec![1024]));
+        assert_eq!(parse_cpu_counts("1..8"), Ok(vec![1, 2, 4, 8]));
+        assert_eq!(parse_cpu_counts("1..6,3"), Ok(vec![1, 2, 3, 4, 6]));
+        assert_eq!(parse_cpu_counts("1024"), Ok(vec![1024]));
         for wrong in ["", "0", "1025", "8..1", "1..", "two"] {
             assert!(
-                cpu_counts(wrong).unwrap_err().starts_with(&format!("`{wrong}`: expected numbers")),
+                parse_cpu_counts(wrong).unwrap_err().starts_with(&format!("`{wrong}`: expected numbers")),
                 "{wrong}"
             );
         }

@@ -38,7 +38,7 @@ impl fmt::Display for FileDescription {
 }
 
 /// A format of files that is recognised by its first bytes, or by bytes at an offset.
-struct Magic {
+struct FileSignature {
     bytes: &'static [u8],
     /// The offset of the recognised bytes.
     at: usize,
@@ -51,64 +51,64 @@ struct Magic {
 /// The tools that read a kernel dump.
 const KERNEL_DUMP_HINT: &str = "if it is a vmcore, crash's `kmem -s` or drgn-tools' `corelens FILE -M slabinfo`: `uslab slabs` reads what they print";
 
-const FILE_MAGICS: [Magic; 9] = [
-    Magic {
+const FILE_SIGNATURES: [FileSignature; 9] = [
+    FileSignature {
         bytes: b"PERFILE2",
         at: 0,
         is: "a perf.data file",
         made: "perf record",
         read_by: &["perf script -i FILE | uslab replay -"],
     },
-    Magic {
+    FileSignature {
         bytes: b"\x17\x08Dtracing",
         at: 0,
         is: "a trace.dat file",
         made: "trace-cmd record",
         read_by: &["trace-cmd report -i FILE | uslab replay -"],
     },
-    Magic {
+    FileSignature {
         bytes: b"uslabrec",
         at: 0,
         is: "a recording of a program's malloc",
         made: "LD_PRELOAD=libuslab.so USLAB_OPTIONS=record=FILE program",
         read_by: &["uslab replay FILE", "cargo lab race --trace FILE"],
     },
-    Magic {
+    FileSignature {
         bytes: b"uslabops",
         at: 0,
         is: "a converted trace",
         made: "uslab convert",
         read_by: &["uslab replay --design slub FILE", "uslab scale --trace FILE"],
     },
-    Magic {
+    FileSignature {
         bytes: b"KDUMP   ",
         at: 0,
         is: "a kernel's dump (kdump)",
         made: "makedumpfile",
         read_by: &[KERNEL_DUMP_HINT],
     },
-    Magic {
+    FileSignature {
         bytes: b"\x7fELF",
         at: 0,
         is: "an ELF file: a program, a library, or a dump of memory",
         made: "a linker, or kdump",
         read_by: &[KERNEL_DUMP_HINT],
     },
-    Magic {
+    FileSignature {
         bytes: b"PAR1",
         at: 0,
         is: "a table in Parquet's format",
         made: "a program for tables, such as pandas or DuckDB",
         read_by: &["no verb here"],
     },
-    Magic {
+    FileSignature {
         bytes: b"ustar",
         at: 257,
         is: "an archive",
         made: "tar, as sosreport does",
         read_by: &["tar -xf FILE, and then `uslab slabs FOLDER`"],
     },
-    Magic {
+    FileSignature {
         bytes: b"<!doctype html",
         at: 0,
         is: "a page",
@@ -155,7 +155,7 @@ impl FileDescription {
         {
             return Ok(json);
         }
-        Self::describe_trace(path, &text).or_else(|| Self::describe_text(path, &text)).with_context(|| {
+        Self::describe_trace(path, &text).or_else(|| Self::describe_text_file(path, &text)).with_context(|| {
             let first = text.lines().next().unwrap_or_default();
             format!(
                 "{}: no command reads this file; expected traces (ftrace, `perf script`, `trace-cmd report`, wee_alloc, Fleetbench, \
@@ -342,7 +342,7 @@ impl FileDescription {
         Some(what)
     }
 
-    fn describe_text(path: &Path, text: &str) -> Option<Self> {
+    fn describe_text_file(path: &Path, text: &str) -> Option<Self> {
         let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).take(5).collect();
         if let Some(foreign) = Foreign::of(&lines) {
             return Some(Self::new(path, foreign.is, foreign.made, &[foreign.instead]));
@@ -379,8 +379,10 @@ fn has_hex_and_decimal_value(line: &str) -> bool {
     words.windows(2).any(|pair| pair[0].contains("=0x") && pair[1].starts_with('('))
 }
 
-fn magic(head: &[u8]) -> Option<&'static Magic> {
-    FILE_MAGICS.iter().find(|magic| head.get(magic.at..).is_some_and(|head| head.starts_with(magic.bytes)))
+fn magic(head: &[u8]) -> Option<&'static FileSignature> {
+    FILE_SIGNATURES
+        .iter()
+        .find(|magic| head.get(magic.at..).is_some_and(|head| head.starts_with(magic.bytes)))
 }
 
 /// Reads the first lines of a text.

@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         connection.serve(request);
     }
     println!(
-        "{} requests with the cache constructed {with_the_cache} connections; {REQUESTS} requests with Box constructed {}",
+        "With the cache, {} requests constructed {with_the_cache} connections; with Box, {REQUESTS} requests constructed {}",
         2 * REQUESTS,
         CONSTRUCTED_CONNECTIONS.get() - with_the_cache
     );

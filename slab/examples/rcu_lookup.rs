@@ -184,7 +184,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     });
     println!(
-        "{} lookups: {} lookups found a value, no value was wrong, and {} lookups were restarted",
+        "{} lookups: {} found a value, and {} were restarted; no value was wrong",
         READERS * LOOKUP_COUNT,
         found.get(),
         table.restarts.get()

@@ -92,7 +92,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     let late_requests = 2 * ROUNDS - served as u64;
     println!(
-        "{ROUNDS} sessions opened and closed; {served} requests served, {late_requests} requests for closed sessions"
+        "{ROUNDS} sessions were opened and closed; {served} requests were served, {late_requests} requests came for closed sessions"
     );
     println!("objects constructed for all sessions: {}", sessions.0.info().objects);
     Ok(())

@@ -308,7 +308,7 @@ impl Lists {
         }
     }
     /// Checks, after a shrink, that each band has its slabs with few free objects sorted by the number of free objects.
-    fn check_sorted(&self) {
+    fn check_partial_slab_order(&self) {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         self.node.walk(&self.memory, |_, state, fill, _| {
             assert_ne!(state, State::Empty);
@@ -367,7 +367,7 @@ proptest! {
                     let mut unlisted = UnlistedSlabs::default();
                     lists.node.shrink(&lists.memory, &mut unlisted);
                     lists.release(unlisted);
-                    lists.check_sorted();
+                    lists.check_partial_slab_order();
                 }
                 ListStep::DiscardEmpty => {
                     let mut unlisted = UnlistedSlabs::default();
@@ -523,7 +523,7 @@ fn cache_step() -> impl Strategy<Value = caches::Step> {
     ]
 }
 
-fn cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
+fn random_cache_steps() -> impl Strategy<Value = Vec<caches::Step>> {
     use caches::Step;
     let refusing =
         prop_oneof![20 => cache_step(), 1 => refusals().prop_map(Step::Refuse), 1 => Just(Step::Grant)];
@@ -535,12 +535,12 @@ proptest! {
     /// Compares caches with a shadow of the objects in use: no object may be allocated twice, overlap another object,
     /// or be lost.
     #[test]
-    fn random_cache_operations_agree_with_the_reference_model(setup in setups(), steps in cache_steps()) {
+    fn random_cache_operations_agree_with_the_reference_model(setup in setups(), steps in random_cache_steps()) {
         caches::run(setup, &steps);
     }
 }
 
-fn memory_step() -> impl Strategy<Value = memory::Step> {
+fn random_memory_step() -> impl Strategy<Value = memory::Step> {
     use memory::{AllocApi, Step};
     let api = prop_oneof![1 => Just(AllocApi::Kmalloc), 1 => Just(AllocApi::KmallocLayout), 3 => Just(AllocApi::Malloc)];
     let cpu = 0..2_u8;
@@ -578,7 +578,7 @@ proptest! {
 
     /// Compares memory of all sizes, mostly above the size classes, with a map of the allocated memory.
     #[test]
-    fn random_memory_operations_agree_with_the_reference_model(debug in flags(), steps in prop::collection::vec(memory_step(), 1..40)) {
+    fn random_memory_operations_agree_with_the_reference_model(debug in flags(), steps in prop::collection::vec(random_memory_step(), 1..40)) {
         memory::run(uslab_buddy::Backend::Os, debug, &steps);
     }
 }

@@ -369,14 +369,14 @@ mod global {
 
     pub(super) static GLOBAL_SUBSYSTEM: Published<Subsystem> = Published::new();
     thread_local! {
-        static STARTING: Cell<bool> = const { Cell::new(false) };
+        static IS_STARTING: Cell<bool> = const { Cell::new(false) };
     }
 
     /// Guard that marks the current thread as starting a subsystem.
     struct StartGuard;
     impl Drop for StartGuard {
         fn drop(&mut self) {
-            STARTING.set(false);
+            IS_STARTING.set(false);
         }
     }
 
@@ -401,7 +401,7 @@ mod global {
 
     #[cold]
     fn start(make: impl FnOnce() -> Result<Subsystem, StartError>) -> Result<&'static Subsystem, StartError> {
-        if STARTING.replace(true) {
+        if IS_STARTING.replace(true) {
             return Err(StartError::Starting);
         }
         let _starting = StartGuard;

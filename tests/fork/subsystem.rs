@@ -130,15 +130,15 @@ fn forked_child_of_a_busy_process_uses_its_subsystem() {
     }
 }
 
-/// Runs `busy_thread` until it waits at the `StopPoint`, then forks, and runs `child` in the child process. The closure
-/// `child` returns `true` if all checks in the child process succeed.
+/// Runs `busy_thread` until it waits at the `PausePoint`, then forks, and runs `child` in the child process. The
+/// closure `child` returns `true` if all checks in the child process succeed.
 fn fork_while_thread_is_busy(
     subsystem: &Subsystem,
-    busy_thread: impl FnOnce(StopPoint) + Send,
+    busy_thread: impl FnOnce(PausePoint) + Send,
     child: impl FnOnce() -> bool,
 ) {
     let _alone = crate::TEST_LOCK.lock();
-    let stop = StopPoint::default();
+    let stop = PausePoint::default();
     std::thread::scope(|scope| {
         let thread_stop = stop.clone();
         scope.spawn(|| busy_thread(thread_stop));
@@ -170,8 +170,8 @@ fn fork_while_thread_is_busy(
 }
 /// A point at which one thread waits until another thread releases it.
 #[derive(Clone, Default)]
-struct StopPoint(Arc<[AtomicBool; 2]>);
-impl StopPoint {
+struct PausePoint(Arc<[AtomicBool; 2]>);
+impl PausePoint {
     fn wait(&self) {
         self.0[0].store(true, Relaxed);
         wait_for(&self.0[1]);
@@ -197,7 +197,7 @@ fn forked_child_does_not_wait_for_a_running_observer() {
     let place = Arc::new(Mutex::new(None));
     let stop_point = place.clone();
     let observer =
-        subsystem.observe(move |_| stop_point.lock().iter().for_each(StopPoint::wait)).expect("a place");
+        subsystem.observe(move |_| stop_point.lock().iter().for_each(PausePoint::wait)).expect("a place");
     let busy_thread = |stop| {
         *place.lock() = Some(stop);
         drop(cache.alloc_block(Gfp::KERNEL));
@@ -214,12 +214,12 @@ fn forked_child_does_not_wait_for_a_running_observer() {
 fn fork_during_a_drain_leaves_no_stack_closed() {
     for cpus in [Cpus::os(), Cpus::os().claimed()] {
         let subsystem = Subsystem::new(Config::new(PageConfig::default_for(cpus))).unwrap();
-        let place = Arc::new(Mutex::new(None::<StopPoint>));
+        let place = Arc::new(Mutex::new(None::<PausePoint>));
         let stop_point = place.clone();
         // Destructs an object in a slab that the drain emptied.
         let dtor = move |_: &mut [u8]| {
             let stop = stop_point.lock().take();
-            stop.iter().for_each(StopPoint::wait);
+            stop.iter().for_each(PausePoint::wait);
         };
         let cache = KmemCache::builder("object", 2048).dtor(dtor).build_in(&subsystem).unwrap();
         drop(cache.alloc_blocks(Gfp::KERNEL, 1000).expect("the subsystem must have enough memory"));

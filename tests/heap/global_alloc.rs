@@ -26,8 +26,8 @@ fn boxes_are_allocated_by_the_global_allocator() {
 }
 
 /// A thread-local value whose destructor allocates after all other destructors of the thread.
-struct LastDestructor(Vec<String>);
-impl Drop for LastDestructor {
+struct AllocatingDestructor(Vec<String>);
+impl Drop for AllocatingDestructor {
     fn drop(&mut self) {
         let text: String = self.0.iter().map(String::as_str).rev().collect();
         assert_eq!(text.len(), 3 * self.0.len());
@@ -35,7 +35,7 @@ impl Drop for LastDestructor {
     }
 }
 thread_local! {
-    static LAST: RefCell<Option<LastDestructor>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<AllocatingDestructor>> = const { RefCell::new(None) };
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn thread_local_destructors_can_allocate() {
             .map(|_| {
                 std::thread::spawn(|| {
                     let words = (100..300).map(|n| n.to_string()).collect();
-                    LAST.with(|last| *last.borrow_mut() = Some(LastDestructor(words)));
+                    LAST.with(|last| *last.borrow_mut() = Some(AllocatingDestructor(words)));
                 })
             })
             .collect();

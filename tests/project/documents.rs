@@ -173,10 +173,10 @@ fn summary_of_the_book_lists_each_page() {
 }
 
 /// Expands a name such as `a/{b,c}.rs` to the names of the two files.
-fn expanded(name: &str) -> Vec<String> {
+fn expand_braces(name: &str) -> Vec<String> {
     let Some((before, rest)) = name.split_once('{') else { return vec![name.to_owned()] };
     let Some((inside, after)) = rest.split_once('}') else { return vec![name.to_owned()] };
-    inside.split(',').flat_map(|part| expanded(&format!("{before}{part}{after}"))).collect()
+    inside.split(',').flat_map(|part| expand_braces(&format!("{before}{part}{after}"))).collect()
 }
 
 /// Returns `true` if a code span in a page names a file or folder.
@@ -205,7 +205,7 @@ fn each_file_named_in_architecture_maps_exists() {
     for map in CHECKED_PAGES {
         let text = std::fs::read_to_string(workspace().join(map)).unwrap();
         for (number, line, _) in lines(&text).filter(|(_, _, code)| !code) {
-            for name in parts(line, true).filter(|code| is_path(code)).flat_map(expanded) {
+            for name in parts(line, true).filter(|code| is_path(code)).flat_map(expand_braces) {
                 count += 1;
                 if !exists(&name) {
                     writeln!(wrong, "{map}:{number}: {name} does not exist").unwrap();
@@ -316,7 +316,7 @@ fn document_links_are_parsed_outside_code_blocks() {
     assert_eq!(links("[a](b.md) and [`c`](d.md#e \"f\"), `[g](h)`"), ["b.md", "d.md#e"]);
     assert_eq!(links("[loom]: ../x.md"), ["../x.md"]);
     assert_eq!(anchor(" Who's `first`, and why?"), "whos-first-and-why");
-    assert_eq!(expanded("a/{b,c/}d.rs"), ["a/bd.rs", "a/c/d.rs"]);
+    assert_eq!(expand_braces("a/{b,c/}d.rs"), ["a/bd.rs", "a/c/d.rs"]);
     assert!(is_path("slab/src/lib.rs") && is_path("magazine/src/cpu/"));
     assert!(!is_path("/proc/slabinfo") && !is_path("lib.rs") && !is_path("a / b.rs") && !is_path("GPL/MIT"));
     let page = "`a`\n```console\n# b\n```\n# c\n";

@@ -129,7 +129,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     fn edges(&self, state: u32) -> &[Edge] {
         &self.edges[self.first[state as usize] as usize..self.first[state as usize + 1] as usize]
     }
-    pub(crate) fn transitions(&self) -> usize {
+    pub(crate) fn transition_count(&self) -> usize {
         self.edges.len()
     }
 
@@ -144,14 +144,14 @@ impl<S: Copy + Eq + Hash> Graph<S> {
             {
                 return Some(EndlessRun { thread, path: self.shortest_path_to(state_index), round: vec![] });
             }
-            let round = self.fair_cycle(thread, all().filter(busy).collect())?;
+            let round = self.find_fair_cycle(thread, all().filter(busy).collect())?;
             let states = round.iter().map(|state_index| self.states[*state_index as usize]).collect();
             Some(EndlessRun { thread, path: self.shortest_path_to(round[0]), round: states })
         })
     }
 
     /// Finds a strongly connected component inside `states` in which a fair run can stay.
-    fn fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
+    fn find_fair_cycle(&self, thread: usize, states: Vec<u32>) -> Option<Vec<u32>> {
         let all_threads = (1_u8 << self.threads) - 1;
         // For each state, the set of `todo` or the component that contains it.
         let (mut group, mut groups) = (vec![0_u32; self.states.len()], 0);
@@ -159,7 +159,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
         while let Some(states) = todo.pop() {
             groups += 1;
             states.iter().for_each(|state_index| group[*state_index as usize] = groups);
-            for component in self.components(thread, &states, &group) {
+            for component in self.strong_components(thread, &states, &group) {
                 groups += 1;
                 component.iter().for_each(|state_index| group[*state_index as usize] = groups);
                 let keeps_waiting =
@@ -200,7 +200,7 @@ impl<S: Copy + Eq + Hash> Graph<S> {
     }
 
     /// Returns the strongly connected components of the states in `states` (Tarjan's algorithm, without recursion).
-    fn components(&self, thread: usize, states: &[u32], group: &[u32]) -> Vec<Vec<u32>> {
+    fn strong_components(&self, thread: usize, states: &[u32], group: &[u32]) -> Vec<Vec<u32>> {
         const UNVISITED: u32 = u32::MAX;
         let mut number = vec![UNVISITED; self.states.len()];
         let mut lowest = number.clone();

@@ -58,7 +58,7 @@ impl Model for CanonicalProtocol {
                 s.fault.is_some() || m.protocol.each_round_occurs_once(s)
             }),
             Property::always(REACH, |m: &Self, s: &State| s.fault.is_some() || m.protocol.stacks_in_limit(s)),
-            Property::always(ALL_PROPERTIES, |m: &Self, s: &State| {
+            Property::always(QUIESCENT_PROPERTIES, |m: &Self, s: &State| {
                 s.fault.is_some() || m.protocol.is_idle_state_clean(s)
             }),
         ]
@@ -66,8 +66,8 @@ impl Model for CanonicalProtocol {
 }
 const ROUND_IN_ONE_PLACE: &str = "each round is in one place";
 const REACH: &str = "no stack holds more rounds than it has places, or has more places than its maximum";
-const ALL_PROPERTIES: &str = "if no operation runs, nothing is claimed, locked, detached or taken, and the class is open if it should be";
-const ENDS: &str = "each operation ends";
+const QUIESCENT_PROPERTIES: &str = "if no operation runs, nothing is claimed, locked, detached or taken, and the class is open if it should be";
+const TERMINATION: &str = "each operation ends";
 
 impl FairModel for CanonicalProtocol {
     type State = State;
@@ -164,15 +164,17 @@ fn check_operations_terminate(
 ) -> Result<(usize, usize), Failure> {
     let graph = Graph::explore(model, max_states);
     match graph.find_endless_fair_run() {
-        None => Ok((graph.states.len(), graph.transitions())),
+        None => Ok((graph.states.len(), graph.transition_count())),
         Some(endless) => {
             let description = if endless.round.is_empty() {
                 "no thread can continue"
             } else {
                 "other operations run forever"
             };
-            let end =
-                format!("{ENDS}, but the operation of thread {} does not: {description}", endless.thread);
+            let end = format!(
+                "{TERMINATION}, but the operation of thread {} does not: {description}",
+                endless.thread
+            );
             // The cycle is shown once round. The shown order is only one possible order of the cycle's states: the
             // search knows which states a run may visit, not in which order.
             Err(Failure { end, path: endless.path })
@@ -312,8 +314,8 @@ const PLANTED: &[PlantedBug] = &[
     (GivesAwayOthers, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Drainer], ROUND_IN_ONE_PLACE),
     (StaysOpen, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer], ROUND_IN_ONE_PLACE),
     (OpensBesideDrain, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer], ROUND_IN_ONE_PLACE),
-    (SweepForgotten, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Reaper], ALL_PROPERTIES),
-    (NeverReopens, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer], ALL_PROPERTIES),
+    (SweepForgotten, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Reaper], QUIESCENT_PROPERTIES),
+    (NeverReopens, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer], QUIESCENT_PROPERTIES),
     (ClosedStaysOpen, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Closer], CLOSED),
     (ClosedDepotTakes, RSEQ_AND_CLAIMED, OVERFLOWING_SIZES, &[User, Closer], CLOSED),
     (
@@ -324,10 +326,10 @@ const PLANTED: &[PlantedBug] = &[
         "a round of the class number's previous owner was allocated",
     ),
     (DepotKeeps, RSEQ_AND_CLAIMED, OVERFLOWING_SIZES, &[User], ROUND_IN_ONE_PLACE),
-    (ForkSkipsDepot, RSEQ_AND_CLAIMED, OVERFLOWING_SIZES, &[User, Forker], ALL_PROPERTIES),
-    (ForkSkipsDrains, &[Rseq], SINGLE_ROUND_SIZES, &[User, Drainer, Forker], ALL_PROPERTIES),
-    (ClaimsOutlive, &[Claimed], SINGLE_ROUND_SIZES, &[User, Forker], ALL_PROPERTIES),
-    (DrainsOutlive, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Forker], ALL_PROPERTIES),
+    (ForkSkipsDepot, RSEQ_AND_CLAIMED, OVERFLOWING_SIZES, &[User, Forker], QUIESCENT_PROPERTIES),
+    (ForkSkipsDrains, &[Rseq], SINGLE_ROUND_SIZES, &[User, Drainer, Forker], QUIESCENT_PROPERTIES),
+    (ClaimsOutlive, &[Claimed], SINGLE_ROUND_SIZES, &[User, Forker], QUIESCENT_PROPERTIES),
+    (DrainsOutlive, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Forker], QUIESCENT_PROPERTIES),
     (ChildLosesTaken, RSEQ_AND_CLAIMED, SINGLE_ROUND_SIZES, &[User, Drainer, Forker], ROUND_IN_ONE_PLACE),
 ];
 const RSEQ_AND_CLAIMED: &[Mechanism] = &[Rseq, Claimed];
@@ -411,7 +413,11 @@ fn reaper_model_loses_no_wake_up() {
     if let Some(endless) = graph.find_endless_fair_run() {
         panic!("{endless:#?}");
     }
-    println!("PROTOCOL | the reaper | {} states | {} transitions", graph.states.len(), graph.transitions());
+    println!(
+        "PROTOCOL | the reaper | {} states | {} transitions",
+        graph.states.len(),
+        graph.transition_count()
+    );
     use reaper::Bug::*;
     let bugs = [LooksOnce, WakesBeforeItCounts, StaysAsleep, ChildBelieves, RefusedForGood, KeepsSubsystem];
     for bug in bugs {

@@ -884,7 +884,7 @@ impl Protocol {
 
     // ---- other steps ----
 
-    fn return_to_supplier(s: &mut State, round: Round) {
+    fn return_round_to_supplier(s: &mut State, round: Round) {
         if round == 0 {
             s.fault = Some(Fault::NoRound);
         } else if s.supplier & bit(round) != 0 {
@@ -979,7 +979,7 @@ impl Protocol {
                 let thread = &mut s.threads[this_thread];
                 let (hand, n) = (thread.carried, thread.carried_count);
                 (thread.carried, thread.carried_count) = ([0; BATCH], 0);
-                hand[..usize::from(n)].iter().for_each(|round| Self::return_to_supplier(s, *round));
+                hand[..usize::from(n)].iter().for_each(|round| Self::return_round_to_supplier(s, *round));
                 match t.op {
                     Op::Free => next_pc = Pc::Enter(Stage::PushAgain),
                     Op::Close => next_pc = Pc::Hint,
@@ -994,7 +994,7 @@ impl Protocol {
                 }
             }
             Pc::Bypass => {
-                Self::return_to_supplier(s, t.own_round);
+                Self::return_round_to_supplier(s, t.own_round);
                 s.threads[this_thread].own_round = 0;
                 return Self::end(s, this_thread);
             }
@@ -1243,7 +1243,7 @@ impl Protocol {
                     thread.at = 0;
                     next_pc = Pc::GiveStack;
                 }
-                Self::return_to_supplier(s, round);
+                Self::return_round_to_supplier(s, round);
             }
             Pc::LockToReopen => {
                 if s.drains == 0 {

@@ -192,7 +192,7 @@ fn reading_mangled_traces_never_panics() {
     let mut rng = SmallRng::seed_from_u64(0x5_1ab);
     let (mut read_well, mut refused) = (0, 0);
     for round in 0..10_000 {
-        let text = mangle_sample(&lines, &mut rng);
+        let text = corrupt_sample(&lines, &mut rng);
         match read("mangled", &text) {
             Ok(recording) => {
                 let events = recording.counts().events;
@@ -238,7 +238,7 @@ fn unpacked(path: &Path) -> Vec<u8> {
 }
 
 /// Returns a part of a sample with a few random changes.
-fn mangle_sample(samples: &[Vec<&[u8]>], rng: &mut SmallRng) -> Vec<u8> {
+fn corrupt_sample(samples: &[Vec<&[u8]>], rng: &mut SmallRng) -> Vec<u8> {
     let sample = samples.choose(rng).unwrap();
     let start = if rng.random_bool(0.3) { 0 } else { rng.random_range(0..sample.len()) };
     let end = sample.len().min(start + rng.random_range(1..150));

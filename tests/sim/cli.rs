@@ -478,7 +478,7 @@ fn page_size_of_a_trace_is_derived_from_addresses() {
     assert!(second.ends_with("; pages of 4 KiB instead of the trace's 64 KiB"), "{second}");
     let hashed = sample("ftrace-6.12-tgid-hashed.txt.zst");
     let hashed = hashed.to_str().unwrap();
-    let unknown = "  The page size is unknown, too: 4 KiB are assumed; --page-size sets it";
+    let unknown = "  The page size is also unknown: 4 KiB are assumed; --page-size sets it";
     assert_eq!(known(&[hashed]), (4096, "assumed".to_owned()));
     assert!(first_lines(&[hashed], "").iter().any(|line| line == unknown));
     assert_eq!(known(&[hashed, "--page-size", "64K"]), (65_536, "given".to_owned()));

@@ -275,7 +275,7 @@ fn magazines_serve_nearly_all_replayed_operations() {
     assert!(off.caches.iter().all(|c| c.in_magazines + c.in_depot == 0));
 }
 
-fn compare_geometry(path: &Path, cpus: u32) -> anyhow::Result<geometry::Comparison> {
+fn compare_kernel_geometry(path: &Path, cpus: u32) -> anyhow::Result<geometry::Comparison> {
     geometry::compare(&Snapshot::open(path)?, &OrderRule::for_cpus(cpus), false)
 }
 
@@ -293,9 +293,9 @@ fn slab_geometry_matches_every_recorded_kernel() {
             let is_table = path.extension().is_some_and(|e| e == "slabinfo")
                 || path.file_name().is_some_and(|n| n == "slabinfo" || n == "slab-attributes.tsv");
             if is_table {
-                let right = compare_geometry(&path, cpus).expect("a table");
+                let right = compare_kernel_geometry(&path, cpus).expect("a table");
                 assert_eq!(right.matched, right.rows, "{}: {:?}", path.display(), right.mismatches);
-                let wrong = compare_geometry(&path, 64).expect("a table");
+                let wrong = compare_kernel_geometry(&path, 64).expect("a table");
                 assert!(wrong.matched < wrong.rows, "{}: 64 CPUs must not match", path.display());
                 tables += 1;
             }

@@ -19,7 +19,7 @@ fn exit_and_output(output: &Output) -> (Option<i32>, String, String) {
 }
 
 #[track_caller]
-fn lab_output(args: &[&str]) -> String {
+fn output_of_lab_command(args: &[&str]) -> String {
     let (code, out, err) = exit_and_output(&lab(args));
     assert_eq!(code, Some(0), "{args:?}: {err}");
     out
@@ -58,13 +58,13 @@ fn json(text: &str) -> Value {
 }
 
 fn experiments() -> Vec<String> {
-    let listed = json(&lab_output(&["--json", "-"]));
+    let listed = json(&output_of_lab_command(&["--json", "-"]));
     listed["experiments"].as_object().unwrap().keys().cloned().collect()
 }
 
 #[test]
 fn lab_command_without_arguments_lists_every_experiment() {
-    let out = lab_output(&[]);
+    let out = output_of_lab_command(&[]);
     let names = experiments();
     assert!(names.len() >= 16, "{names:?}");
     assert_eq!(out.lines().count(), names.len());
@@ -82,7 +82,7 @@ fn lab_command_without_arguments_lists_every_experiment() {
 
 #[test]
 fn interactive_demo_shows_memory_after_each_command() {
-    let out = lab_output(&["demo", "buddy", "alloc 65", "alloc 1000", "free a"]);
+    let out = output_of_lab_command(&["demo", "buddy", "alloc 65", "alloc 1000", "free a"]);
     let expected = "\
 > alloc 65
 a is at byte 0 and has 128, 63 more than requested. It examined 4 free lists and made 3 splits.
@@ -135,7 +135,7 @@ free: 1024 bytes in one piece
 
 ";
     assert_eq!(out, expected);
-    let scenes = json(&lab_output(&["demo", "buddy", "alloc 65", "--json"]));
+    let scenes = json(&output_of_lab_command(&["demo", "buddy", "alloc 65", "--json"]));
     assert_eq!(scenes[0]["command"], "alloc 65");
     assert_eq!(
         scenes[0]["parts"][1],
@@ -158,18 +158,21 @@ free: 1024 bytes in one piece
         "handles-wrap",
     ] {
         assert!(
-            lab_output(&["demo", name]).starts_with("> alloc"),
+            output_of_lab_command(&["demo", name]).starts_with("> alloc"),
             "{name}: the page must contain its script"
         );
     }
-    assert!(lab_output(&["demo", "layout"]).starts_with("> walk "), "the page must contain its script");
+    assert!(
+        output_of_lab_command(&["demo", "layout"]).starts_with("> walk "),
+        "the page must contain its script"
+    );
 }
 
 /// For the experiments, valgrind runs the lab with these arguments and counts its instructions
 /// (`experiments::instructions`).
 #[test]
 fn lab_run_that_counts_instructions_prints_nothing() {
-    assert_eq!(lab_output(&["instructions", "linear", "10"]), "");
+    assert_eq!(output_of_lab_command(&["instructions", "linear", "10"]), "");
 }
 
 /// Returns an experiment's output in each of the four formats.
@@ -181,7 +184,7 @@ fn forms(name: &str, options: &[&str]) -> [String; 4] {
     for (option, file) in &files {
         args.extend([option.as_str(), file]);
     }
-    let text = lab_output(&args);
+    let text = output_of_lab_command(&args);
     let [json, csv, html] =
         files.map(|(_, file)| std::fs::read_to_string(file).expect("the file must be written"));
     [text, json, csv, html]
@@ -263,14 +266,14 @@ fn assert_each_value_has_a_unique_key(name: &str, text: &str) {
 
 #[test]
 fn lab_result_depends_only_on_the_seed() {
-    let race = |seed| lab_output(&["race", "--exact", "--seed", seed]);
+    let race = |seed| output_of_lab_command(&["race", "--exact", "--seed", seed]);
     let rows = |text: String| text.lines().skip(2).map(str::to_owned).collect::<Vec<_>>();
     assert_ne!(rows(race("1")), rows(race("2")));
 }
 
 #[test]
 fn buddy_demo_equals_the_figure_of_the_article() {
-    let out = lab_output(&["buddy", "--exact"]);
+    let out = output_of_lab_command(&["buddy", "--exact"]);
     let golden = "\
 1024 bytes: free blocks of each size
 step          block     16  32  64  128  256  512  1024
@@ -289,7 +292,7 @@ free 30       128..160   0   0   0    0    0    0     1
 
 #[test]
 fn tlsf_classes_match_the_published_picture() {
-    let out = lab_output(&["tlsf", "--exact"]);
+    let out = output_of_lab_command(&["tlsf", "--exact"]);
     let golden = "\
 bytes  first level  second level  search begins at  there: first level  there: second level
 16               0             0                16                   0                    0
@@ -309,7 +312,7 @@ bytes  first level  second level  search begins at  there: first level  there: s
 
 #[test]
 fn demo_of_the_kenwright_pool_shows_eight_states() {
-    let out = lab_output(&["kenwright", "--exact", "--quick"]);
+    let out = output_of_lab_command(&["kenwright", "--exact", "--quick"]);
     let golden = "\
 state  step      block  free  initialised  next
 (a)    create              4            0     0
@@ -330,19 +333,19 @@ state  step      block  free  initialised  next
 #[test]
 fn output_of_the_handles_experiment_equals_its_golden_file() {
     let golden = workspace().join("sim/lab/data/handles.txt");
-    assert_eq!(lab_output(&["handles", "--exact"]), std::fs::read_to_string(golden).unwrap());
+    assert_eq!(output_of_lab_command(&["handles", "--exact"]), std::fs::read_to_string(golden).unwrap());
 }
 
 #[test]
 fn lab_explains_each_entry_of_its_cheat_sheet() {
-    let sheet = json(&lab_output(&["explain", "--exact", "--json", "-"]));
+    let sheet = json(&output_of_lab_command(&["explain", "--exact", "--json", "-"]));
     let table = |part: &Value| part["table"].clone();
     let words = table(&sheet["parts"][0]);
     let names: Vec<_> =
         words["rows"].as_array().unwrap().iter().map(|row| row[0].as_str().unwrap()).collect();
     assert_eq!(names.len(), 15);
     for name in names {
-        let out = lab_output(&["explain", name, "--exact"]);
+        let out = output_of_lab_command(&["explain", name, "--exact"]);
         assert!(
             out.contains(&format!("what is {name}")) && out.contains("What its operations cost"),
             "{out}"
@@ -370,13 +373,13 @@ fn printed_option_defaults_are_accepted_as_options() {
         ("colouring", "--sizes"),
         ("tlsf", "--sizes"),
     ] {
-        let help = lab_output(&[name, "--help"]);
+        let help = output_of_lab_command(&[name, "--help"]);
         let mut words = help.split_whitespace().skip_while(|word| *word != option);
         let default = words.by_ref().find(|word| *word == "[default:").and_then(|_| words.next());
         let default =
             default.unwrap_or_else(|| panic!("{option} in {help}")).trim_end_matches(']').to_owned();
         assert!(default.contains(','), "{name} {option}: {default}");
-        assert!(lab_output(&[name, option, &default, "--exact", "--quick"]).starts_with(name));
+        assert!(output_of_lab_command(&[name, option, &default, "--exact", "--quick"]).starts_with(name));
     }
 }
 
@@ -391,7 +394,7 @@ fn verdicts(findings: &Value, words: &str) -> Vec<Value> {
 fn book_contains_the_current_output_of_the_lab() {
     let page = include_str!("../../slab/book/src/study.md");
     let mut shown = page.split("```text\n").skip(1).filter_map(|block| block.split("```").next());
-    let printed = lab_output(&["why-magazines", "--exact"]);
+    let printed = output_of_lab_command(&["why-magazines", "--exact"]);
     assert!(shown.any(|block| printed.contains(block)), "no block of the book is part of\n{printed}");
 }
 
@@ -415,7 +418,7 @@ fn lab_verdicts_equal_the_published_study() {
 
 #[test]
 fn layout_experiment_text_reflects_its_options() {
-    let found = |options: [&str; 2]| lab_output(&[&["layout", "--exact"], &options[..]].concat());
+    let found = |options: [&str; 2]| output_of_lab_command(&[&["layout", "--exact"], &options[..]].concat());
     assert!(found(["--structs", "1"]).contains("18.8 % of the loaded bytes"));
     assert!(found(["--line", "8"]).contains("75.0 % of the loaded bytes"));
 }
@@ -463,17 +466,17 @@ fn lab_marks_the_verdicts_of_quick_runs() {
     );
     assert_eq!(json(&data)["quick"], true);
     assert!(html.contains("<b>holds, quick</b>"), "{html}");
-    let full = lab_output(&["robson", "--exact"]);
+    let full = output_of_lab_command(&["robson", "--exact"]);
     assert!(full.contains("\nholds ") && !full.contains("quick"), "{full}");
     // One round of timing decides nothing.
-    let times = json(&lab_output(&["constructors", "--quick", "--json", "-"]));
+    let times = json(&output_of_lab_command(&["constructors", "--quick", "--json", "-"]));
     assert_eq!(verdicts(&times, "saves the constructor"), ["undecided"]);
 }
 
 /// The first level of a TLSF list is a power of two; the second level divides the range from it to the next power.
 #[test]
 fn tlsf_experiment_shows_the_lists_for_any_size() {
-    let out = lab_output(&["tlsf", "--exact", "--sizes", "460,65"]);
+    let out = output_of_lab_command(&["tlsf", "--exact", "--sizes", "460,65"]);
     let row = |size: &str| {
         let mut lines = out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         lines.find(|words| words.first() == Some(&size)).unwrap_or_else(|| panic!("{size} in {out}"))
@@ -487,7 +490,7 @@ fn tlsf_experiment_shows_the_lists_for_any_size() {
 /// A quick run has fewer frames and walks than the article, so the times in the article do not apply to it.
 #[test]
 fn pool_experiment_does_not_compare_different_workloads() {
-    let out = lab_output(&["pools", "--quick", "--sets", "1"]);
+    let out = output_of_lab_command(&["pools", "--quick", "--sets", "1"]);
     assert!(out.contains("walks: 50\n") && !out.contains("article: churn"), "{out}");
     assert!(out.contains("shown next to ours if our run is equally long"), "{out}");
 }
@@ -512,11 +515,11 @@ fn lab_skips_allocators_that_cannot_serve_a_workload() {
         line.unwrap_or_else(|| panic!("{name} in {out}")).split_whitespace().count()
     };
     // A slot is at least as large as a link.
-    let out = lab_output(&["race", "--exact", "--sizes", "fixed:1"]);
+    let out = output_of_lab_command(&["race", "--exact", "--sizes", "fixed:1"]);
     assert!(cells(&out, "pool") > 2 && !out.contains("No pool"), "{out}");
     let folder = Folder::new();
     let strict = folder.file("strict.csv", "a,1,8,8192\nf,1\n");
-    let out = lab_output(&["race", "--exact", "--trace", &strict]);
+    let out = output_of_lab_command(&["race", "--exact", "--trace", &strict]);
     assert_eq!(cells(&out, "pool"), 1, "{out}");
     assert!(cells(&out, "tlsf") > 2, "{out}");
     assert!(
@@ -526,7 +529,7 @@ fn lab_skips_allocators_that_cannot_serve_a_workload() {
         "{out}"
     );
     let large = folder.file("large.csv", "a,1,8\na,2,1048576\n");
-    let out = lab_output(&["race", "--exact", "--memory", "64K", "--trace", &large]);
+    let out = output_of_lab_command(&["race", "--exact", "--memory", "64K", "--trace", &large]);
     assert!(cells(&out, "first-fit") > 2 && out.contains("No pool can be created"), "{out}");
     let alone = ["race", "--exact", "--allocators", "pool", "--trace", &strict];
     refused(&alone, &[&strict, "pool", "slots aligned to 8192"]);

@@ -37,11 +37,11 @@ const FREE: u8 = b'f';
 #[derive(Debug)]
 struct TapedModel {
     model: Uslab,
-    tape: Tape,
+    tape: AccessRecording,
 }
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Tape {
+struct AccessRecording {
     #[serde(skip)]
     told: Rc<RefCell<PrintedLines>>,
 }
@@ -62,11 +62,11 @@ impl PrintedLines {
 impl Policy for TapedModel {
     const NAME: &'static str = "taped";
     const DESCRIPTION: &'static str = "";
-    type Knobs = Tape;
+    type Knobs = AccessRecording;
     const LISTS: &'static [&'static str] = Uslab::LISTS;
     const LINES: Lines = Uslab::LINES;
 
-    fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, tape: &Tape) -> Self {
+    fn new(info: &CacheInfo, cpus: Cpus, geometry: &Geometry, tape: &AccessRecording) -> Self {
         Self { model: Uslab::new(info, cpus, geometry, &Knobs::default()), tape: tape.clone() }
     }
     fn alloc(&mut self, op: &mut Op<'_>) -> Result<Object, NoMemory> {
@@ -102,7 +102,7 @@ impl Policy for TapedModel {
 /// Returns the result of the simulator's clock, and the tape of operations.
 fn clock(case: &Case) -> (Outcome, Vec<u8>) {
     let (profile, pages, tape) =
-        (Profile::built_in().next().unwrap(), Pages::new(case.cpus).unwrap(), Tape::default());
+        (Profile::built_in().next().unwrap(), Pages::new(case.cpus).unwrap(), AccessRecording::default());
     let workload: Workload = case.workload.parse().unwrap();
     let outcome =
         run::<TapedModel>(&pages, tape.clone(), &workload, &profile, case.size, case.operations, 1).unwrap();

@@ -146,13 +146,13 @@ fn run_check_script_in_node(stream: &Path, wanted: &serde_json::Value) -> String
 }
 
 /// The hashes of a web page's view after every `every` operations.
-struct Hashes<'s> {
+struct ViewHashes<'s> {
     stream: &'s Stream,
     shown: &'s [u32],
     every: usize,
 }
 
-impl Visitor for Hashes<'_> {
+impl Visitor for ViewHashes<'_> {
     type Out = Vec<(u64, String)>;
 
     fn visit<D: Design>(self, design: D) -> Self::Out {
@@ -214,7 +214,7 @@ fn check_every_design(stream: &Stream, every: usize, node: bool) {
     let mut last = Vec::new();
     for (design, _) in all::<NoPolicy>() {
         let spec: Spec = design.parse().unwrap();
-        let run = || spec.on(stream, Hashes { stream, shown: &shown, every }).unwrap();
+        let run = || spec.on(stream, ViewHashes { stream, shown: &shown, every }).unwrap();
         let hashes = run();
         assert_eq!(hashes, run(), "{design}");
         if node {

@@ -301,5 +301,5 @@ fn three_stress_shards_cover_the_whole_run() {
     assert!(merge(&[&all]).1.unwrap()["runs"].as_array().unwrap().len() == 5);
     let other = file("other");
     runs("10000", &["--shard", "1/3", "--rows", &other]);
-    refused(&[a, &other, c], "expected shares of one run and one build");
+    refused(&[a, &other, c], "expected files of one run and one build");
 }

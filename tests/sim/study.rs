@@ -188,7 +188,7 @@ fn each_claim_of_the_study_has_evidence() {
 const SYSTEMS_HEADING: &str = "## The systems and their demos";
 
 /// Returns the link targets on the page that lists the demos: demos of the lab, machines, and other web pages.
-fn link_targets_of_the_demo_page() -> BTreeSet<String> {
+fn demo_page_link_targets() -> BTreeSet<String> {
     let source = |file: &str| std::fs::read_to_string(workspace().join("sim/web/src").join(file)).unwrap();
     let between = |text: &str, before: &str, behind: &str| -> Vec<String> {
         let parts = text.split(before).skip(1);
@@ -218,7 +218,7 @@ fn each_system_of_the_study_has_a_demo_and_a_claim() {
     let section = page.split_once(SYSTEMS_HEADING).expect("the table of systems must exist").1;
     let table = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
     let table: Vec<_> = table.take_while(|line| line.starts_with('|')).collect();
-    let mut places = link_targets_of_the_demo_page();
+    let mut places = demo_page_link_targets();
     assert!(places.len() > 15, "{places:?}");
     for line in table {
         let cells: Vec<&str> =
@@ -359,8 +359,8 @@ fn figures(text: &str) -> Vec<Figure<'_>> {
 #[allow(clippy::disallowed_types)]
 pub(crate) fn findings(command: &str) -> &'static Value {
     use std::sync::{Mutex, OnceLock, PoisonError};
-    static FOUND: Mutex<BTreeMap<String, &OnceLock<Value>>> = Mutex::new(BTreeMap::new());
-    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    static FOUND_VALUES: Mutex<BTreeMap<String, &OnceLock<Value>>> = Mutex::new(BTreeMap::new());
+    let mut found = FOUND_VALUES.lock().unwrap_or_else(PoisonError::into_inner);
     let place = *found.entry(command.to_owned()).or_insert_with(|| Box::leak(Box::default()));
     drop(found);
     place.get_or_init(|| {
@@ -442,7 +442,7 @@ fn grouped(plain: &str) -> String {
 
 /// Returns a line in which figures are replaced. The callback `other` gets each key and its figure, and returns a new
 /// figure if the figure must change.
-fn rewritten(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) -> String {
+fn rewrite_figures(line: &str, mut other: impl FnMut(&str, &str) -> Option<String>) -> String {
     let (mut out, mut rest) = (String::new(), line);
     for Figure { text, key, .. } in figures(line) {
         let Some(found) = key.filter(|key| *key != "given").and_then(|key| other(key, text)) else {
@@ -478,7 +478,8 @@ fn each_exact_study_figure_equals_its_experiment() {
         let path = workspace().join(page);
         let text = std::fs::read_to_string(&path).unwrap();
         if std::env::var_os("WRITE").is_some() {
-            let lines = text.lines().map(|line| rewritten(line, |key, figure| find(key, figure).ok()) + "\n");
+            let lines =
+                text.lines().map(|line| rewrite_figures(line, |key, figure| find(key, figure).ok()) + "\n");
             std::fs::write(&path, lines.collect::<String>()).unwrap();
             continue;
         }
@@ -559,7 +560,10 @@ fn rewritten_study_figure_keeps_its_format() {
     assert_eq!(["0", "228", "1918", "1000000.25"].map(grouped), ["0", "228", "1,918", "1,000,000.25"]);
     let line = "≈2.5 of 7<!--a > b > c--> and 1,918<!--d > e--> in 5<!--given-->.";
     let other = |key: &str, figure: &str| (key == "d > e").then(|| grouped("21918") + &figure[..0]);
-    assert_eq!(rewritten(line, other), "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->.");
+    assert_eq!(
+        rewrite_figures(line, other),
+        "≈2.5 of 7<!--a > b > c--> and 21,918<!--d > e--> in 5<!--given-->."
+    );
 }
 
 /// Checks that the other checks can fail: they must detect missing evidence.

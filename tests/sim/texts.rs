@@ -42,7 +42,7 @@ enum ValueNotation {
     Raw,
 }
 
-const PTR: u64 = 0xffff_8880_0300_0000;
+const OBJECT_POINTER: u64 = 0xffff_8880_0300_0000;
 const SITE: u64 = 0xffff_ffff_92d1_0d97;
 
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ enum EventKind {
 fn events() -> Vec<(u32, u64, EventKind)> {
     let mut events = vec![];
     for round in 0..10 {
-        let object = PTR + round * 0x1000;
+        let object = OBJECT_POINTER + round * 0x1000;
         let what = [
             EventKind::PageAlloc(0x3000 + round),
             EventKind::CacheAlloc(object),

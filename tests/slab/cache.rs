@@ -402,7 +402,7 @@ fn cache_info_distinguishes_used_from_cached_objects() {
 }
 
 /// Returns a builder of caches that construct their objects either a slab at a time or one by one.
-fn constructing(name: &str, size: usize, whole_slabs: bool) -> KmemCacheBuilder {
+fn constructing_cache_builder(name: &str, size: usize, whole_slabs: bool) -> KmemCacheBuilder {
     let builder = KmemCache::builder(name, size);
     if whole_slabs { builder.construct_slabs() } else { builder }
 }
@@ -421,7 +421,7 @@ fn check_objects_are_constructed_once(whole_slabs: bool) {
     drop(dirty_cache);
     let constructions = Arc::new(AtomicUsize::new(0));
     let constructions_seen = constructions.clone();
-    let cache = constructing("o", 128, whole_slabs)
+    let cache = constructing_cache_builder("o", 128, whole_slabs)
         .ctor(move |bytes| {
             assert!(bytes.iter().all(|byte| *byte == 0));
             bytes.fill(42);
@@ -460,7 +460,7 @@ fn constructor_panic_leaks_nothing() {
     ] {
         let subsystem = subsystem(1);
         let calls = AtomicUsize::new(0);
-        let cache = constructing("o", 1000, whole_slabs)
+        let cache = constructing_cache_builder("o", 1000, whole_slabs)
             .magazines(magazines)
             .ctor(move |_| assert_ne!(calls.fetch_add(1, Relaxed) % 20, 10, "intended panic"))
             .build_in(&subsystem)
@@ -673,7 +673,7 @@ fn check_objects_are_destructed_once(destroy_method: &str, whole_slabs: bool) {
     let other_cache = KmemCache::builder("other", 32).build_in(&subsystem).unwrap();
     let (constructions, destructions) = (Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
     let (constructed, destructed) = (constructions.clone(), destructions.clone());
-    let cache = constructing("inode", 200, whole_slabs)
+    let cache = constructing_cache_builder("inode", 200, whole_slabs)
         .ctor(move |inode| {
             inode[199] = 7;
             constructed.add(1);
@@ -739,7 +739,7 @@ fn check_refused_allocations_leak_nothing(whole_slabs: bool) {
     let (remaining, constructions, destructions) =
         (Arc::new(Counter::new(5)), Arc::new(Counter::new(0)), Arc::new(Counter::new(0)));
     let (memory, constructed, destructed) = (remaining.clone(), constructions.clone(), destructions.clone());
-    let cache = constructing("inode", 200, whole_slabs)
+    let cache = constructing_cache_builder("inode", 200, whole_slabs)
         // The destructor is set before the constructor: setting one keeps the other.
         .dtor(move |_| destructed.add(1))
         .try_ctor(move |_| {

@@ -907,7 +907,7 @@ fn forked_child_inherits_guard_samples() {
 
 /// Returns a subsystem whose caches the guard samples, one of its caches, and a cache that the guard does not sample.
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
-fn caches_with_guard(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, RecordedReports) {
+fn build_guarded_caches(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, RecordedReports) {
     let (subsystem, _, recorded) = guarded(guard_every, true);
     let cache = KmemCache::builder("sampled", 64).build_in(&subsystem).unwrap();
     let limited = KmemCache::builder("limited", 64).limit(Limit::Objects(100)).build_in(&subsystem).unwrap();
@@ -917,7 +917,7 @@ fn caches_with_guard(guard_every: u32) -> (Subsystem, KmemCache, KmemCache, Reco
 #[cfg(all(target_os = "linux", not(uslab_heap)))]
 #[test]
 fn guard_samples_objects_on_every_allocation_path() {
-    let (subsystem, cache, limited, recorded) = caches_with_guard(20);
+    let (subsystem, cache, limited, recorded) = build_guarded_caches(20);
     let kmalloc = subsystem.kmalloc();
     let sampled = std::cell::Cell::new(0);
     let saw_guard = |memory: NonNull<u8>, size| {

@@ -24,7 +24,7 @@ fn allocate_and_hide_objects(cache: &KmemCache) -> Vec<usize> {
 fn clear_stack() {
     std::hint::black_box(&mut [0_u8; 1 << 16]).fill(0);
 }
-fn count_unreachable(subsystem: &Subsystem) -> u64 {
+fn count_unreachable_objects(subsystem: &Subsystem) -> u64 {
     clear_stack();
     subsystem.leaks().0.iter().map(|holder| holder.unreachable).sum()
 }
@@ -47,12 +47,12 @@ fn leak_search_covers_program_memory_and_large_blocks() {
         unsafe { (!pair[0] as *mut usize).write(!pair[1]) };
     }
     let min_unreachable = OBJECTS as u64 * 5 / 8;
-    assert!(count_unreachable(&subsystem) >= min_unreachable);
+    assert!(count_unreachable_objects(&subsystem) >= min_unreachable);
     std::hint::black_box(&WORDS);
     WORDS.iter().zip(&objects).for_each(|(word, hidden_address)| word.store(!hidden_address, Relaxed));
-    assert_eq!(count_unreachable(&subsystem), 0);
+    assert_eq!(count_unreachable_objects(&subsystem), 0);
     WORDS.iter().for_each(|word| word.store(1, Relaxed));
-    assert!(count_unreachable(&subsystem) >= min_unreachable);
+    assert!(count_unreachable_objects(&subsystem) >= min_unreachable);
     // The block is larger than all classes: a block of pages, which is not an object.
     let block = malloc.alloc(Layout::array::<u8>(256 << 10).unwrap(), Gfp::ZERO).unwrap();
     let words = block.cast::<usize>();
@@ -64,9 +64,9 @@ fn leak_search_covers_program_memory_and_large_blocks() {
             .for_each(|(index, hidden_address)| words.add(index).write(word_of(*hidden_address)));
     };
     store_words(|hidden_address| !hidden_address);
-    assert_eq!(count_unreachable(&subsystem), 0);
+    assert_eq!(count_unreachable_objects(&subsystem), 0);
     store_words(|_| 0);
-    assert!(count_unreachable(&subsystem) >= min_unreachable);
+    assert!(count_unreachable_objects(&subsystem) >= min_unreachable);
     // The words are in pages, and in objects of a cache whose objects in use are not known.
     let pages = subsystem.pages().alloc_block(Order::ZERO, Gfp::ZERO, None).unwrap();
     let other_cache = KmemCache::builder("other", OBJECTS * size_of::<usize>()).build_in(&subsystem).unwrap();
@@ -81,9 +81,9 @@ fn leak_search_covers_program_memory_and_large_blocks() {
                 .for_each(|(index, hidden_address)| words.add(index).write(word_of(*hidden_address)));
         };
         store_words(|hidden_address| !hidden_address);
-        assert_eq!(count_unreachable(&subsystem), 0);
+        assert_eq!(count_unreachable_objects(&subsystem), 0);
         store_words(|_| 0);
-        assert!(count_unreachable(&subsystem) >= min_unreachable);
+        assert!(count_unreachable_objects(&subsystem) >= min_unreachable);
     }
     // SAFETY: the blocks were allocated above, and each is freed once.
     unsafe {
@@ -118,9 +118,9 @@ fn leak_search_reads_page_blocks_completely() {
         for (word, hidden_address) in words.chunks_exact_mut(size_of::<usize>()).zip(&objects) {
             word.copy_from_slice(&(!hidden_address).to_ne_bytes());
         }
-        assert_eq!(count_unreachable(&subsystem), 0);
+        assert_eq!(count_unreachable_objects(&subsystem), 0);
         words.fill(0);
-        assert!(count_unreachable(&subsystem) >= OBJECTS as u64 * 5 / 8);
+        assert!(count_unreachable_objects(&subsystem) >= OBJECTS as u64 * 5 / 8);
     }
     std::hint::black_box(objects);
 }
@@ -155,7 +155,7 @@ fn leak_search_skips_shared_and_read_only_memory() {
                 .for_each(|(index, hidden_address)| words.add(index).write(!hidden_address));
             assert_eq!(libc::mprotect(memory, bytes, protection), 0);
         }
-        let unreachable_objects = count_unreachable(&subsystem);
+        let unreachable_objects = count_unreachable_objects(&subsystem);
         let is_expected = if is_searched {
             unreachable_objects == 0
         } else {
@@ -211,7 +211,7 @@ fn leak_search_includes_bytes_beyond_the_requested_size() {
         };
         word.store(array.addr().get(), Relaxed);
     }
-    assert_eq!(count_unreachable(&subsystem), 0);
+    assert_eq!(count_unreachable_objects(&subsystem), 0);
     WORDS.iter().for_each(|word| word.store(1, Relaxed));
 }
 
@@ -227,7 +227,7 @@ fn leak_search_ignores_profile_records() {
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
     let objects = allocate_and_hide_objects(&cache);
     assert_eq!(subsystem.profile().total().live.objects, OBJECTS as u64);
-    let unreachable_objects = count_unreachable(&subsystem);
+    let unreachable_objects = count_unreachable_objects(&subsystem);
     assert!(unreachable_objects >= OBJECTS as u64 * 5 / 8, "{unreachable_objects}");
     std::hint::black_box(objects);
 }
@@ -245,7 +245,7 @@ fn leak_search_without_readable_memory_reports_no_leak() {
     let cache = KmemCache::builder("node", 200).check_frees(true).build_in(&subsystem).unwrap();
     let objects = allocate_and_hide_objects(&cache);
     #[cfg(not(uslab_heap))]
-    assert!(count_unreachable(&subsystem) >= OBJECTS as u64 * 5 / 8);
+    assert!(count_unreachable_objects(&subsystem) >= OBJECTS as u64 * 5 / 8);
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut steps = [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
@@ -260,7 +260,7 @@ fn leak_search_without_readable_memory_reports_no_leak() {
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter)
     };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-    assert_eq!(count_unreachable(&subsystem), 0);
+    assert_eq!(count_unreachable_objects(&subsystem), 0);
     assert_eq!(subsystem.leaks().0[0].objects, OBJECTS as u64);
     std::hint::black_box(objects);
 }

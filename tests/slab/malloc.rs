@@ -479,7 +479,7 @@ fn concurrent_threads_never_exceed_the_limit() {
 }
 
 /// Returns a subsystem that keeps at most `bytes` of freed mappings.
-fn subsystem_keeping(bytes: usize) -> Subsystem {
+fn subsystem_with_kept_bytes(bytes: usize) -> Subsystem {
     Subsystem::new(uslab::Config { huge_cache: bytes, ..config(1, 1, 16 * MIB) }).unwrap()
 }
 /// Returns the MiB of mappings for blocks above the largest page block, both in use and kept.
@@ -493,7 +493,7 @@ fn huge(subsystem: &Subsystem) -> (u64, u64) {
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn freed_mapping_serves_the_next_fitting_request() {
-    let subsystem = subsystem_keeping(128 * MIB);
+    let subsystem = subsystem_with_kept_bytes(128 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let alloc = |size, gfp| malloc.alloc(layout(size, 8), gfp).unwrap();
     let first = alloc(16 * MIB, Gfp::KERNEL);
@@ -529,7 +529,7 @@ fn freed_mapping_serves_the_next_fitting_request() {
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn mappings_in_use_bound_the_freed_mappings_that_are_kept() {
-    let subsystem = subsystem_keeping(64 * MIB);
+    let subsystem = subsystem_with_kept_bytes(64 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let alloc_blocks = |n: usize, mib| -> Vec<_> {
         (0..n).map(|_| malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap()).collect()
@@ -544,7 +544,7 @@ fn mappings_in_use_bound_the_freed_mappings_that_are_kept() {
     // A block above the bound is not kept at all.
     drop(alloc_blocks(1, 17));
     assert_eq!(huge(&subsystem), (0, 0));
-    let without_cache = subsystem_keeping(0);
+    let without_cache = subsystem_with_kept_bytes(0);
     let malloc = Malloc::new(&without_cache).unwrap();
     drop(malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap());
     assert_eq!((huge(&without_cache), without_cache.info().huge.unmapped), ((0, 0), 1));
@@ -553,7 +553,7 @@ fn mappings_in_use_bound_the_freed_mappings_that_are_kept() {
 #[test]
 #[cfg_attr(any(uslab_heap, not(target_os = "linux")), ignore = "the heap's memory is reserved as a whole")]
 fn freed_mapping_is_unmapped_after_two_idle_intervals() {
-    let subsystem = subsystem_keeping(256 * MIB);
+    let subsystem = subsystem_with_kept_bytes(256 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let piece = |mib| drop(malloc.alloc_block(layout(mib * MIB, 8), Gfp::KERNEL).unwrap());
     let separate_block = malloc.alloc_block(layout(5 * MIB, 8), Gfp::KERNEL).unwrap();
@@ -602,7 +602,7 @@ fn freed_mappings_are_unmapped_if_the_system_lacks_memory() {
 
 #[test]
 fn moving_a_block_that_spans_two_mappings_keeps_its_bytes() {
-    let subsystem = subsystem_keeping(256 * MIB);
+    let subsystem = subsystem_with_kept_bytes(256 * MIB);
     let malloc = Malloc::new(&subsystem).unwrap();
     let piece = |mib| malloc.alloc(layout(mib * MIB, 8), Gfp::KERNEL).unwrap();
     // A resized block may be joined only with mappings that are its neighbours now.

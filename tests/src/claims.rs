@@ -424,14 +424,14 @@ mod tests {
         "[[claim]]\nfloor = 'magazine'\nproperty = 'D1'\nholds = 'It holds.'\nbeyond = 'The rest.'\n";
     const MODEL: &str =
         "uslab-magazine | MODEL D1: two of them | threads 2 | bound 3 | scripts 1 | executions 70 | floor 6";
-    const CAUGHT_ROW: &str = "uslab-magazine | CAUGHT it forgets | property D1 | execution 1 | lost";
+    const CAUGHT_BUG_LINE: &str = "uslab-magazine | CAUGHT it forgets | property D1 | execution 1 | lost";
 
     #[test]
     fn claims_table_shows_the_models_of_each_claim() {
         let rows = [
             MODEL,
             "uslab-magazine | MODEL D1 R2: more | threads 3 | bound none | scripts 1 | executions 7 | floor 6",
-            CAUGHT_ROW,
+            CAUGHT_BUG_LINE,
             "uslab-magazine | MUTANT depot.rs take: Acquire -> Relaxed | models D1",
             "uslab-magazine | SCHEDULES D1: much | threads 4 | random 10 | pct 20",
             "check_your_code | MODEL mine | threads 9",
@@ -469,7 +469,7 @@ mod tests {
         };
         let runs = MutantRuns { run: vec![run] };
         let kept: MutantRuns = serde_json::from_str(&serde_json::to_string(&runs).unwrap()).unwrap();
-        let rows = format!("{MODEL}\n{CAUGHT_ROW}");
+        let rows = format!("{MODEL}\n{CAUGHT_BUG_LINE}");
         let table = Claims { mutants: kept, ..Claims::join(WORDS, &rows).unwrap() }.table();
         let told = "**By models alone**, at 0123456 of 2026-01-02: 4 of 10 mutants judged, 3 by models' assertions, 1 live.";
         assert!(table.contains(told) && table.contains("nothing: 1 of 4, 25.0 %"), "{table}");
@@ -478,8 +478,9 @@ mod tests {
 
     #[test]
     fn claims_cover_code_excluded_from_loom_with_shuttle() {
-        let rows =
-            format!("uslab-magazine | SCHEDULES D1: much | threads 4 | random 10 | pct 20\n{CAUGHT_ROW}");
+        let rows = format!(
+            "uslab-magazine | SCHEDULES D1: much | threads 4 | random 10 | pct 20\n{CAUGHT_BUG_LINE}"
+        );
         let table = Claims::join(WORDS, &rows).unwrap().table();
         assert!(
             table.contains("- 30 schedules, random and PCT, 4 threads")
@@ -490,7 +491,7 @@ mod tests {
     #[test]
     fn claims_table_lists_unreached_files_with_reasons() {
         let words = format!("{WORDS}[[unreached]]\nfiles = ['a.rs', 'b.rs']\nreason = 'They wait.'\n");
-        let table = Claims::join(&words, &[MODEL, CAUGHT_ROW].join("\n")).unwrap().table();
+        let table = Claims::join(&words, &[MODEL, CAUGHT_BUG_LINE].join("\n")).unwrap().table();
         assert!(table.ends_with("\n\nThey wait.\n\n- `a.rs`\n- `b.rs`\n"), "{table}");
     }
 

@@ -28,11 +28,11 @@ pub fn workspace() -> &'static Path {
 
 /// Returns a command for the same cargo that runs this program, in the root of the workspace.
 pub fn cargo() -> Command {
-    cargo_in(workspace())
+    cargo_command_in(workspace())
 }
 
 /// Returns a command for the same cargo that runs this program, in the root of another workspace.
-pub fn cargo_in(root: &Path) -> Command {
+pub fn cargo_command_in(root: &Path) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root);
     cargo

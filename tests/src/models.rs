@@ -4,7 +4,7 @@
 use crate::jobs::{CommandResult, run_with_time_limit};
 use crate::mutate::MUTANT_ABSENT;
 use crate::planted::WorkspaceCopy;
-use crate::{cargo, cargo_in, workspace};
+use crate::{cargo, cargo_command_in, workspace};
 use anyhow::{Context, bail};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,7 +137,7 @@ pub const SYNC_EXAMPLE_CRATE: ForeignWorkspace = ForeignWorkspace {
 impl ForeignWorkspace {
     /// Returns a command that builds and runs the crate's tests without a checker.
     pub fn test(&self) -> Command {
-        let mut command = cargo_in(&workspace().join(self.root));
+        let mut command = cargo_command_in(&workspace().join(self.root));
         command.arg("test");
         command
     }
@@ -298,7 +298,7 @@ impl Subject {
         let shown = || manifest.display().to_string();
         let manifest = manifest.canonicalize().with_context(shown)?;
         // Cargo reads the workspace's configuration from the current directory.
-        let mut command = cargo_in(manifest.parent().unwrap_or(workspace()));
+        let mut command = cargo_command_in(manifest.parent().unwrap_or(workspace()));
         command.args(["metadata", "--no-deps", "--format-version=1", "--manifest-path"]).arg(&manifest);
         let output = command.stderr(Stdio::inherit()).output().context("cannot run cargo metadata")?;
         if !output.status.success() {
@@ -395,13 +395,13 @@ pub enum Outcome {
 
 impl Outcome {
     fn failed(message: String) -> Self {
-        if was_ended_by_time_limit(&message) { Self::TimedOut } else { Self::Failed(message) }
+        if has_exceeded_time_limit(&message) { Self::TimedOut } else { Self::Failed(message) }
     }
 }
 
 /// Returns `true` if `message` is the failure of a model that only took too long; `uslab-sync` ends an exploration
 /// after ten minutes.
-pub fn was_ended_by_time_limit(message: &str) -> bool {
+pub fn has_exceeded_time_limit(message: &str) -> bool {
     message.contains("before all executions were explored")
 }
 
@@ -411,7 +411,7 @@ pub fn was_ended_by_time_limit(message: &str) -> bool {
 /// Fails if the build fails, or the program cannot list its tests.
 pub fn build(subject: &Subject) -> anyhow::Result<Vec<Test>> {
     let Subject { root, package, profile, target, .. } = subject;
-    let mut command = cargo_in(root);
+    let mut command = cargo_command_in(root);
     command
         .args(["test", "--profile", profile, "-p", package, "--lib", "--target-dir"])
         .arg(target)

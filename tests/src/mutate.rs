@@ -146,7 +146,7 @@ impl fmt::Display for Mutant {
 
 /// A piece of text that is inserted into the source for a mutant.
 #[derive(Debug)]
-struct Insert {
+struct Insertion {
     at: usize,
     /// `true` if the text closes a syntax element that an earlier insertion opened.
     closes: bool,
@@ -160,7 +160,7 @@ pub struct MutatedSource {
     text: String,
     /// The mutants of the file, in the order of their numbers.
     pub mutants: Vec<Mutant>,
-    inserts: Vec<Insert>,
+    inserts: Vec<Insertion>,
     /// The byte range of each function in the file.
     functions: Vec<Range<usize>>,
     /// Insertions that are independent of the selected mutants, such as `mut` for guards that are assigned.
@@ -219,7 +219,7 @@ impl MutatedSource {
             let start = text.len();
             match self.inserts.get(i) {
                 None => text.push_str("mut "),
-                Some(Insert { text: own, mutant, closes, .. }) => {
+                Some(Insertion { text: own, mutant, closes, .. }) => {
                     text.push_str(own);
                     inserted.push((start..text.len(), *mutant));
                     match (closes, begun.iter().rposition(|(open, _)| open == mutant)) {
@@ -300,13 +300,13 @@ fn leaves(expr: &Expr) -> bool {
 
 /// Returns `true` if the expression has no effect and reads nothing that a lock may guard: it consists only of
 /// literals, and of names other than `guard`.
-fn has_no_effect(expr: &Expr, guard: &str) -> bool {
-    let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| has_no_effect(expr, guard));
+fn is_without_side_effect(expr: &Expr, guard: &str) -> bool {
+    let all = |mut of: syn::punctuated::Iter<'_, Expr>| of.all(|expr| is_without_side_effect(expr, guard));
     match expr {
         Expr::Lit(_) => true,
         Expr::Path(of) => !of.path.is_ident(guard),
-        Expr::Paren(of) => has_no_effect(&of.expr, guard),
-        Expr::Return(of) => of.expr.as_ref().is_none_or(|expr| has_no_effect(expr, guard)),
+        Expr::Paren(of) => is_without_side_effect(&of.expr, guard),
+        Expr::Return(of) => of.expr.as_ref().is_none_or(|expr| is_without_side_effect(expr, guard)),
         Expr::Tuple(of) => all(of.elems.iter()),
         // `Some(1)`, but no call of a function.
         Expr::Call(of) => {
@@ -391,7 +391,7 @@ impl Walk<'_> {
         number
     }
     fn insert(&mut self, at: usize, closes: bool, text: String, mutant: u32) {
-        self.made.inserts.push(Insert { at, closes, text, mutant });
+        self.made.inserts.push(Insertion { at, closes, text, mutant });
     }
     fn wrap_in_switch(&mut self, of: &Range<usize>, mutant: u32, before: String, after: &str) {
         self.insert(of.start, false, before, mutant);
@@ -472,7 +472,8 @@ impl Walk<'_> {
             };
             let rest = stmts[i + 1..].iter().take_while(stays);
             // Before statements that do nothing the mutant would change nothing.
-            let done = |stmt: &&Stmt| matches!(stmt, Stmt::Expr(expr, _) if has_no_effect(expr, &name));
+            let done =
+                |stmt: &&Stmt| matches!(stmt, Stmt::Expr(expr, _) if is_without_side_effect(expr, &name));
             let end = stmts.last().filter(done).map_or(self.text.len(), |last| range(last).start);
             let rest: Vec<_> = rest.skip(1).map(range).filter(|at| at.start < end).collect();
             if !rest.is_empty() && guard.mutability.is_none() {

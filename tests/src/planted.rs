@@ -15,10 +15,10 @@
 //! The dependencies of the copy and of the workspace are the same, so they are built only once.
 
 use crate::models::MODELLED;
-use crate::share::tracked;
+use crate::share::tracked_files;
 use crate::source::Sources;
 use crate::tree::mirror;
-use crate::{cargo_in, workspace};
+use crate::{cargo_command_in, workspace};
 use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -182,7 +182,7 @@ fn functions(text: &str) -> syn::Result<Vec<(String, Range<usize>)>> {
         found: Vec<(String, Range<usize>)>,
     }
     impl Functions {
-        fn visit_within(&mut self, of: String, visit: impl FnOnce(&mut Self)) {
+        fn visit_inside_item(&mut self, of: String, visit: impl FnOnce(&mut Self)) {
             self.of.push(of);
             visit(self);
             self.of.pop();
@@ -202,10 +202,10 @@ fn functions(text: &str) -> syn::Result<Vec<(String, Range<usize>)>> {
                 syn::Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
                 _ => None,
             };
-            self.visit_within(name.unwrap_or_default(), |walk| visit::visit_item_impl(walk, of));
+            self.visit_inside_item(name.unwrap_or_default(), |walk| visit::visit_item_impl(walk, of));
         }
         fn visit_item_trait(&mut self, of: &'ast syn::ItemTrait) {
-            self.visit_within(of.ident.to_string(), |walk| visit::visit_item_trait(walk, of));
+            self.visit_inside_item(of.ident.to_string(), |walk| visit::visit_item_trait(walk, of));
         }
         fn visit_impl_item_fn(&mut self, f: &'ast syn::ImplItemFn) {
             self.method(&f.sig.ident, &f.block);
@@ -293,7 +293,7 @@ impl WorkspaceCopy {
     fn write(name: &str, options: &str, changes: &[Change]) -> anyhow::Result<Self> {
         let folder = workspace().join("target/planted").join(name);
         let mut all = BTreeMap::new();
-        for path in tracked(workspace())? {
+        for path in tracked_files(workspace())? {
             // Deleted files are still listed.
             let Ok(text) = std::fs::read(workspace().join(&path)) else { continue };
             all.insert(path.into(), text);
@@ -327,7 +327,7 @@ impl WorkspaceCopy {
 
     /// Returns a command for cargo in the root of the copy.
     pub fn cargo(&self) -> Command {
-        self.command(cargo_in(&self.folder))
+        self.command(cargo_command_in(&self.folder))
     }
 }
 

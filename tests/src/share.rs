@@ -62,7 +62,7 @@ impl ShardArgs {
 ///
 /// # Errors
 /// Fails if git cannot be run.
-pub fn tracked(folder: &Path) -> anyhow::Result<Vec<String>> {
+pub fn tracked_files(folder: &Path) -> anyhow::Result<Vec<String>> {
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(folder)
@@ -100,7 +100,7 @@ pub fn compiler() -> anyhow::Result<String> {
 pub fn build(of: impl Fn(&str) -> bool) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
     compiler()?.hash(&mut hasher);
-    let mut names = tracked(workspace())?;
+    let mut names = tracked_files(workspace())?;
     names.sort();
     for name in names.iter().filter(|name| of(name)) {
         // Deleted files are still listed.
@@ -118,7 +118,7 @@ mod tests {
     /// Regression test: the result of a tool was kept although tests, seeds or the compiler had changed.
     #[test]
     fn hash_of_a_test_result_covers_only_files_the_tests_read() {
-        let names = tracked(workspace()).unwrap();
+        let names = tracked_files(workspace()).unwrap();
         let (counted, others): (Vec<&str>, Vec<&str>) =
             names.iter().map(|name| &**name).partition(|name| counts(name));
         for start in [

@@ -177,7 +177,7 @@ impl Sources {
     pub fn scan<P: AsRef<Path>>(root: &Path, crates: &[P]) -> anyhow::Result<Self> {
         let mut sources = Self::default();
         for lib in crates {
-            sources.file(root, lib.as_ref(), Guard::EVERY_BUILD, false)?;
+            sources.file(root, lib.as_ref(), Guard::USED_IN_EVERY_BUILD, false)?;
         }
         Ok(sources)
     }
@@ -296,7 +296,7 @@ struct Guard {
 }
 
 impl Guard {
-    const EVERY_BUILD: Self = Self { loom: true, shipping: true };
+    const USED_IN_EVERY_BUILD: Self = Self { loom: true, shipping: true };
 
     fn and(self, other: Self) -> Self {
         Self { loom: self.loom && other.loom, shipping: self.shipping && other.shipping }
@@ -517,7 +517,7 @@ impl Scan<'_> {
                     if attribute.inner {
                         place.guard = place.guard.and(of);
                     } else {
-                        guard = Some(guard.unwrap_or(Guard::EVERY_BUILD).and(of));
+                        guard = Some(guard.unwrap_or(Guard::USED_IN_EVERY_BUILD).and(of));
                     }
                 } else if let [TokenTree::Ident(name), _, value] = &attribute.parts[..]
                     && name == "path"
@@ -528,7 +528,7 @@ impl Scan<'_> {
                 }
             } else if let Some((file, [these, others])) = by_build.take() {
                 let end = at + item_length(&tokens[at..]);
-                let guard = place.guard.and(guard.take().unwrap_or(Guard::EVERY_BUILD));
+                let guard = place.guard.and(guard.take().unwrap_or(Guard::USED_IN_EVERY_BUILD));
                 for (of, file) in [(these, Some(&*file)), (others, None)] {
                     self.run(
                         &tokens[at..end],
@@ -539,7 +539,7 @@ impl Scan<'_> {
                 at = end;
             } else if guard.is_some() || path.is_some() {
                 let end = at + item_length(&tokens[at..]);
-                let guard = place.guard.and(guard.take().unwrap_or(Guard::EVERY_BUILD));
+                let guard = place.guard.and(guard.take().unwrap_or(Guard::USED_IN_EVERY_BUILD));
                 self.run(
                     &tokens[at..end],
                     SourcePosition { guard, ..place.clone() },

@@ -67,7 +67,7 @@ pub(super) fn alloc_during_two_frees() {
 
 /// B3: the thread that frees a block sees the order, the owner and the data that the allocating thread stored.
 pub(super) fn freed_block_keeps_order_and_owner() {
-    const OWNER: *mut u8 = core::ptr::without_provenance_mut(64);
+    const OWNER_POINTER: *mut u8 = core::ptr::without_provenance_mut(64);
     let pages = allocator(2, false);
     let mine = pages.alloc(order_one(), Gfp::KERNEL, None).unwrap();
     let mailbox = Arc::new(AtomicU32::new(0));
@@ -76,7 +76,7 @@ pub(super) fn freed_block_keeps_order_and_owner() {
         let Ok(pfn) = theirs.alloc(order_one(), Gfp::KERNEL, None) else { return };
         let frame = theirs.frame(pfn);
         // SAFETY: this thread owns the block, and the test only compares owners.
-        unsafe { frame.set_owner(OWNER) };
+        unsafe { frame.set_owner(OWNER_POINTER) };
         // SAFETY: this thread owns the block.
         frame.data().with_mut(|data| unsafe { (*data)[0] = 7 });
         // Release: pairs with the Acquire of the receiving thread below.
@@ -87,7 +87,7 @@ pub(super) fn freed_block_keeps_order_and_owner() {
         // Acquire: pairs with the Release of the sending thread above.
         let Some(pfn) = mailbox.load(Acquire).checked_sub(1).map(Pfn::new) else { return false };
         let frame = pages.frame(pfn);
-        assert_eq!(frame.owner(), OWNER, "the owner was lost");
+        assert_eq!(frame.owner(), OWNER_POINTER, "the owner was lost");
         // SAFETY: this thread received the block.
         assert_eq!(frame.data().with(|data| unsafe { (*data)[0] }), 7);
         free(&pages, pfn, frame.state().order());

@@ -16,7 +16,7 @@ fn accepted_memory_charge_decommits_free_pages() {
     assert!(pages.charge(managed / 2));
     assert!(backed() <= ((managed - managed / 2) * PAGE_SIZE) as u64, "{} of {full}", backed());
     pages.uncharge(managed / 2);
-    audited(&pages);
+    audited_census(&pages);
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn page_allocation_counts_charged_memory_against_the_limit() {
     assert!(backed + charged <= managed, "{backed} backed pages and {charged} charged pages of {managed}");
     drop(page);
     pages.uncharge(charged);
-    audited(&pages);
+    audited_census(&pages);
 }
 
 /// Regression: a charge took pages from the lowest zone first, and cancelling a part of it freed pages of another zone.
@@ -47,7 +47,7 @@ fn memory_charge_starts_with_the_highest_zone() {
     pages.uncharge(low as usize);
     assert_eq!(charged(), [0, high]);
     pages.uncharge(high as usize);
-    audited(&pages);
+    audited_census(&pages);
 }
 
 /// Regression: a refused charge had already charged the highest zone and decommitted its free memory before the next
@@ -64,7 +64,7 @@ fn memory_charge_refused_by_all_zones_takes_no_page() {
         "no page may be backed if all are charged"
     );
     pages.uncharge(3072);
-    audited(&pages);
+    audited_census(&pages);
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn memory_is_committed_in_maximal_blocks() {
     drop(first);
     assert_eq!(pages.decommit(), 2 << 20, "the other block is half in use and stays committed");
     assert_eq!(pages.info().committed_bytes(), 1 << 22);
-    assert_eq!(audited(&pages).allocated, 512);
+    assert_eq!(audited_census(&pages).allocated, 512);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn zeroing_skips_pages_known_to_be_zero() {
     // The block was decommitted as a whole.
     pages.decommit();
     assert_eq!(resident_pages(&pages, &zeroed()), 0);
-    audited(&pages);
+    audited_census(&pages);
 }
 
 /// The OS does not discard the contents of locked memory (`mlock`).
@@ -205,7 +205,7 @@ fn damaged_frame_prevents_the_decommit_of_its_free_block() {
     frame.set_state(state);
     assert_eq!(pages.decommit_free(), 2 << 20);
     drop(first);
-    audited(&pages);
+    audited_census(&pages);
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn zone_tail_decommit_counts_no_discarded_page_twice() {
     assert_eq!(pages.decommit(), 4 * PAGE_SIZE);
     drop(small);
     assert_eq!(pages.decommit(), 2 * PAGE_SIZE);
-    assert_eq!(audited(&pages).uncommitted, 6);
+    assert_eq!(audited_census(&pages).uncommitted, 6);
 }
 
 /// Regression: decommitting the zone's tail also counted pages that were discarded elsewhere in the zone.
@@ -249,7 +249,7 @@ fn zone_tail_decommit_counts_only_tail_pages() {
     let (body, tail): (Vec<_>, Vec<_>) = rest.into_iter().partition(|block| block.pfn().get() < 64);
     drop(tail);
     assert_eq!(pages.decommit(), 2 * PAGE_SIZE);
-    assert_eq!((audited(&pages).uncommitted, pages.info().zones[0].discarded), (6, 5));
+    assert_eq!((audited_census(&pages).uncommitted, pages.info().zones[0].discarded), (6, 5));
     drop(body);
 }
 
@@ -267,7 +267,7 @@ fn concurrent_decommit_never_takes_an_allocated_block() {
         at_once.wait();
         (0..each).for_each(|_| _ = pages.decommit_free());
     });
-    assert_eq!(audited(&pages).allocated, 0);
+    assert_eq!(audited_census(&pages).allocated, 0);
 }
 
 /// Regression: pages could use only three quarters of the address limit, and other mappings only a quarter.
@@ -301,7 +301,7 @@ fn child_runs_with_a_limited_address_space() {
     assert!(all_of_it << 22 > (limit - before) / 10 * 9, "{all_of_it} blocks");
     let last = blocks.last().unwrap();
     assert_eq!(pages.pfn_of(last.bytes().as_ptr()), Some(last.pfn()));
-    audited(&pages);
+    audited_census(&pages);
     // After other mappings have got their addresses, no reserved addresses need be left.
     let (access, faults) = (crate::region::Uncommitted::NoAccess, crate::Faults::default());
     let other = crate::Region::reserve(left - (10 << 20), 4096, access, Backend::Os, &faults);
@@ -310,7 +310,7 @@ fn child_runs_with_a_limited_address_space() {
     drop(other);
     drop((block, blocks));
     pages.decommit();
-    assert_eq!(audited(&pages).allocated, 0);
+    assert_eq!(audited_census(&pages).allocated, 0);
     assert_eq!(alloc_all(&pages, order(10), Gfp::KERNEL).0.len(), all_of_it);
 }
 
@@ -338,7 +338,7 @@ fn child_commits_pages_over_a_foreign_mapping() {
     // SAFETY: the range was mapped above.
     unsafe { munmap(other, 4096) }.unwrap();
     assert!(pages.alloc_block(order(10), Gfp::KERNEL, None).is_ok());
-    audited(&pages);
+    audited_census(&pages);
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn child_commits_pages_with_a_limited_data_segment() {
     assert!(events.commits_refused >= 1 && events.commits == blocks.len() as u64, "{events:?}");
     drop(blocks);
     assert!(pages.alloc_block(order(10), Gfp::KERNEL, None).is_ok());
-    audited(&pages);
+    audited_census(&pages);
 }
 
 #[test]
@@ -616,7 +616,7 @@ fn discarded_pages_are_counted_once() {
     assert_eq!(pages.decommit_free(), PAGE_SIZE);
     let zone = &pages.info().zones[0];
     assert_eq!((zone.events.discards - before, zone.discarded), (1, 1021));
-    audited(&pages);
+    audited_census(&pages);
 }
 
 /// A block too small to be discarded does not count as returnable memory.
@@ -632,7 +632,7 @@ fn block_too_small_to_discard_stays_resident() {
     freed.clear();
     assert_eq!(pages.decommit_free(), 4 * PAGE_SIZE);
     assert_eq!((pages.info().zones[0].discarded, pages.decommit_free()), (4, 0));
-    audited(&pages);
+    audited_census(&pages);
     drop(kept);
     assert_eq!(pages.decommit_free(), 64 * PAGE_SIZE);
 }

@@ -11,10 +11,10 @@ fn fallback_to_a_large_block_claims_its_whole_pageblock() {
     assert_eq!(pinned.pfn(), Pfn::new(512), "the largest free block spans two pageblocks");
     let zone = &pages.info().zones[0];
     assert_eq!((zone.pageblocks, zone.events.claims, zone.events.steals), ([2, 2, 0], 1, 0));
-    audited(&pages);
+    audited_census(&pages);
     drop((pages_in_use, pinned));
     assert_eq!(pages.info().pages_not_in_maximal_blocks(), 0, "pageblocks of different types merge");
-    audited(&pages);
+    audited_census(&pages);
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn fallback_to_a_maximal_block_claims_all_its_pages() {
     let pinned = pages.alloc_block(Order::ZERO, Gfp::KERNEL, None).unwrap();
     let zone = &pages.info().zones[0];
     assert_eq!((zone.pageblocks, zone.events.claims, zone.events.steals), ([2, 2, 0], 1, 0));
-    audited(&pages);
+    audited_census(&pages);
     drop(pinned);
 }
 
@@ -48,7 +48,7 @@ fn merged_pageblocks_take_the_migratetype_of_the_last_free() {
     assert_eq!(types(), [2, 2, 0]);
     drop(large);
     assert_eq!(types(), [4, 0, 0]);
-    audited(&pages);
+    audited_census(&pages);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn claiming_a_half_free_pageblock_moves_all_its_free_blocks() {
     assert_eq!((zone.events.claims, zone.events.steals), (1, 0), "36 of 64 pages are free");
     assert_eq!(zone.pageblocks, [1, 2, 0]);
     assert_eq!(zone.blocks.iter().map(|row| row[MigrateType::Movable as usize]).sum::<u32>(), 0);
-    audited(&pages);
+    audited_census(&pages);
     drop(pinned);
 }
 
@@ -75,7 +75,7 @@ fn stolen_block_returns_to_its_former_migratetype_when_freed() {
     assert_eq!((zone.events.claims, zone.events.steals, zone.pageblocks), (0, 1, [0, 3, 0]));
     drop(stolen_page);
     assert_eq!(pages.info().zones[0].blocks[0], [0, 1, 0]);
-    audited(&pages);
+    audited_census(&pages);
 }
 
 /// Fills a zone of three 64-page pageblocks and a tail with blocks of order `size`, allocated with `gfp`. The function
@@ -100,7 +100,7 @@ fn fallback(
             blocks[*n] = None;
         }
     }
-    audited(&pages);
+    audited_census(&pages);
     let after = pages.info().zones[0].events;
     (after.claims - before.claims, after.steals - before.steals)
 }
@@ -147,9 +147,9 @@ fn freed_page_returns_to_the_magazines_of_its_migratetype() {
 #[test]
 fn fallback_migratetypes_are_tried_in_linux_order() {
     use MigrateType::*;
-    assert_eq!(Unmovable.fallbacks(), [Reclaimable, Movable]);
-    assert_eq!(Movable.fallbacks(), [Reclaimable, Unmovable]);
-    assert_eq!(Reclaimable.fallbacks(), [Unmovable, Movable]);
+    assert_eq!(Unmovable.fallback_types(), [Reclaimable, Movable]);
+    assert_eq!(Movable.fallback_types(), [Reclaimable, Unmovable]);
+    assert_eq!(Reclaimable.fallback_types(), [Unmovable, Movable]);
 }
 
 #[test]

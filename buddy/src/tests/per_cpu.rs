@@ -41,7 +41,7 @@ fn drain_returns_magazine_pages_of_all_orders_to_the_zone() {
     assert!(kept().iter().zip(&both).all(|(one, both)| *one > 0 && one < both), "{:?} of {both:?}", kept());
     pages.drain_cpus(1..2);
     assert!(kept().iter().all(|kept| *kept == 0), "{:?}", kept());
-    audited(&pages);
+    audited_census(&pages);
 }
 
 #[test]

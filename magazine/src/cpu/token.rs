@@ -51,18 +51,18 @@ pub(crate) fn word_count(cpus: u32, _: Mechanism) -> u32 {
 }
 
 /// A CPU's token, held by the thread that runs on this CPU.
-struct HeldToken<'t>(#[allow(dead_code, reason = "held")] Option<MutexGuard<'t, ()>>);
+struct TokenGuard<'t>(#[allow(dead_code, reason = "held")] Option<MutexGuard<'t, ()>>);
 
 /// Waits for the token of `cpu` and takes it. The token is stored in the CPU's region, even while a drain has
 /// redirected the CPU's pointer.
-fn token(table: &impl Regions, cpu: u32) -> Option<HeldToken<'_>> {
+fn token(table: &impl Regions, cpu: u32) -> Option<TokenGuard<'_>> {
     let token = &table.region(cpu)?.0.token;
     // Threads that held a token at a `fork` do not exist in the child.
     #[cfg(shuttle)]
     if crate::sync::schedule::is_alone() {
-        return Some(HeldToken(None));
+        return Some(TokenGuard(None));
     }
-    Some(HeldToken(Some(token.lock())))
+    Some(TokenGuard(Some(token.lock())))
 }
 
 pub(crate) fn fence(table: &impl Regions, cpus: impl Iterator<Item = u32>) -> bool {

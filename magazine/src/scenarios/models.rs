@@ -7,8 +7,8 @@
 //! `cargo check-orderings` weakens each ordering and requires that a model fails. The depot's lock is loom's mutex.
 
 use super::world::{
-    DepotWorld, ThreadFn, World, alloc_then_free, continue_as_child, fork, magazine, raw_rounds, table,
-    table_with_inlined_words,
+    DepotWorld, ThreadFn, World, alloc_then_free, continue_as_child, fork, magazine, rounds_as_pointers,
+    table, table_with_inlined_words,
 };
 use crate::cpu::rseq::run_single_threaded;
 use crate::cpu::{Cpus, Mechanism, Script, on_cpu};
@@ -36,7 +36,7 @@ impl World {
         table.open(&Operation::new(), cpu, class, cap);
         let region = table.region(cpu).unwrap();
         region.set_cap(class, cap);
-        assert!(region.push_batch(class, &raw_rounds(rounds), Commit::Done));
+        assert!(region.push_batch(class, &rounds_as_pointers(rounds), Commit::Done));
         self.layer.nodes[node].net.add(rounds.len() as u64);
     }
     /// Puts a magazine with the objects `rounds` into a node's depot.

@@ -206,12 +206,12 @@ impl World {
     }
 }
 
-pub(super) fn raw_rounds(rounds: &[usize]) -> Vec<NonNull<u8>> {
+pub(super) fn rounds_as_pointers(rounds: &[usize]) -> Vec<NonNull<u8>> {
     rounds.iter().map(|round| TestRound(*round).into_raw()).collect()
 }
 pub(super) fn magazine(rounds: &[usize]) -> Magazine {
     let mut magazine = Magazine::new();
-    raw_rounds(rounds).into_iter().for_each(|round| assert!(magazine.push(round)));
+    rounds_as_pointers(rounds).into_iter().for_each(|round| assert!(magazine.push(round)));
     magazine
 }
 

@@ -327,7 +327,7 @@ mod canary {
     fn load(x: &AtomicUsize) -> usize {
         x.load(Acquire)
     }
-    fn load_then_cas(x: &AtomicUsize) -> usize {
+    fn increment_with_one_cas(x: &AtomicUsize) -> usize {
         x.load(Acquire);
         usize::from(x.compare_exchange(0, 1, AcqRel, Acquire).is_ok())
     }
@@ -339,7 +339,7 @@ mod canary {
 
     #[test]
     fn loom_explores_a_load_racing_with_compare_exchange() {
-        assert_eq!(outcomes(load, load_then_cas), [(0, 1), (1, 1)]);
+        assert_eq!(outcomes(load, increment_with_one_cas), [(0, 1), (1, 1)]);
     }
     #[test]
     fn loom_explores_a_load_racing_with_a_store() {

@@ -184,8 +184,8 @@ fn ordering(op: &str, arg: u32, own: Ordering) -> Ordering {
         Some((weakened, weak)) if site == *weakened => return *weak,
         _ => {}
     }
-    static SEEN_SITES: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
-    if hook.list && SEEN_SITES.lock().is_ok_and(|mut seen| seen.insert(site.clone())) {
+    static VISITED_CALL_SITES: std::sync::Mutex<BTreeSet<String>> = std::sync::Mutex::new(BTreeSet::new());
+    if hook.list && VISITED_CALL_SITES.lock().is_ok_and(|mut seen| seen.insert(site.clone())) {
         eprintln!("SITE {site} {op} {own:?}");
     }
     own

@@ -41,7 +41,7 @@ const SLOT_OPEN: u32 = 1 << 30;
 /// Flag: the slot is closed, and its last running call must drop the function.
 const SLOT_CLOSING: u32 = 1 << 29;
 /// Flag: the removing thread does not wait, so the last running call must also free the slot.
-const SLOT_REMOVER_LEFT: u32 = 1 << 28;
+const LAST_CALL_FREES_SLOT: u32 = 1 << 28;
 
 // SAFETY: calls need `Sync`, and dropping the function on any thread needs `Send`. Two threads write the cell: the
 // thread that set `SLOT_RESERVED`, before the slot opens, and the last running call.
@@ -121,7 +121,7 @@ impl<F: ?Sized> Observers<F> {
         let inside = is_inside();
         // Relaxed: the extra count only delays the drop until the flags are set.
         slot.state.fetch_add(1, Relaxed);
-        slot.close(if inside { SLOT_REMOVER_LEFT } else { 0 });
+        slot.close(if inside { LAST_CALL_FREES_SLOT } else { 0 });
         slot.end_call();
         if inside {
             return;
@@ -179,7 +179,7 @@ impl<F: ?Sized> Observers<F> {
             // function stays in the slot.
             let state = slot.state.load(Relaxed);
             slot.state.store(
-                state & (SLOT_RESERVED | SLOT_OPEN | SLOT_CLOSING | SLOT_REMOVER_LEFT) | calls,
+                state & (SLOT_RESERVED | SLOT_OPEN | SLOT_CLOSING | LAST_CALL_FREES_SLOT) | calls,
                 Relaxed,
             );
         }
@@ -234,7 +234,7 @@ impl<F: ?Sized> Slot<F> {
         // Release: pairs with the Acquire of the exchange below, so all calls precede the drop.
         let before = self.state.fetch_sub(1, Release);
         let last = before - 1;
-        if last & !SLOT_REMOVER_LEFT != SLOT_RESERVED | SLOT_CLOSING {
+        if last & !LAST_CALL_FREES_SLOT != SLOT_RESERVED | SLOT_CLOSING {
             return;
         }
         // Several calls may read the state in which the function must be dropped. The call that wins the exchange
@@ -256,10 +256,10 @@ impl<F: ?Sized> Slot<F> {
     /// Returns the new state of the slot when the call that dropped the function ends. The call ends and the slot
     /// becomes free in one atomic step, so that the count is 0 when another observer gets the slot.
     fn state_after_dropping_call(state: u32) -> u32 {
-        let done = match state & !(SLOT_RESERVED | SLOT_OPEN | SLOT_CLOSING | SLOT_REMOVER_LEFT) {
-            1 if state & SLOT_REMOVER_LEFT == 0 => SLOT_CLOSING,
-            // A call that removes its own observer may set `SLOT_REMOVER_LEFT` while the function is dropped.
-            1 => SLOT_CLOSING | SLOT_REMOVER_LEFT | SLOT_RESERVED,
+        let done = match state & !(SLOT_RESERVED | SLOT_OPEN | SLOT_CLOSING | LAST_CALL_FREES_SLOT) {
+            1 if state & LAST_CALL_FREES_SLOT == 0 => SLOT_CLOSING,
+            // A call that removes its own observer may set `LAST_CALL_FREES_SLOT` while the function is dropped.
+            1 => SLOT_CLOSING | LAST_CALL_FREES_SLOT | SLOT_RESERVED,
             // Other calls were counted during the function's drop. The last call finds no function and frees the slot.
             _ => 0,
         };

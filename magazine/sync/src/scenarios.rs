@@ -100,7 +100,7 @@ mod models {
             assert_eq!(joined, [whole[0].rsplit_once(" | ").unwrap().0], "{shares:#?}");
             // `join_rows` fails if the rows of a shard are missing.
             let error = crate::shard::join_rows(&shares[..2]).unwrap_err();
-            assert!(error.contains(" of script 0 is missing"), "{error}");
+            assert!(error.contains(": script 0: part "), "{error}");
         }
     }
 

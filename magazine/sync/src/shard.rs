@@ -229,7 +229,7 @@ impl Share {
             {
                 let [mine, others] = [&share, first].map(|share| format!("{} of {}", share.shard, share.of));
                 return Err(format!(
-                    "{}: share {mine} does not match {}, share {others}; expected shares of one run and one build",
+                    "{}: this file has share {mine}, but {} has share {others}; expected files of one run and one build",
                     file.display(),
                     other.display()
                 ));
@@ -436,7 +436,7 @@ mod tests {
         wrong(&[&a, &b, &c, &a], "share 0/3 is given twice");
         wrong(&[], "no result file of work");
         let other = write("other", &share(1, "build 2"));
-        wrong(&[&a, &other, &c], "other: share 1/3 of build 2 does not match ");
+        wrong(&[&a, &other, &c], "other: this file has share 1/3 of build 2, but ");
         std::fs::write(file("cut"), "SHARE work 1/3 of build 1\nrow of 1\n").unwrap();
         wrong(&[&a, &file("cut"), &c], "cut: the result of share 1/3 is incomplete");
         std::fs::write(file("rest"), "SHARE rest 1/3 of build 1\nEND 0\n").unwrap();

@@ -61,7 +61,7 @@ pub(crate) struct ExecutionTrace {
 
 std::thread_local! {
     // Thread-local: loom runs all threads of a model on one OS thread.
-    static RECORDING: Cell<bool> = const { Cell::new(false) };
+    static IS_RECORDING: Cell<bool> = const { Cell::new(false) };
     /// True if accesses to atomics are recorded.
     static RECORDS_ACCESSES: Cell<bool> = const { Cell::new(false) };
     static STORY: RefCell<ExecutionTrace> = RefCell::default();
@@ -77,22 +77,22 @@ pub fn roles(of: fn() -> String) {
 
 /// Returns `true` if the current execution is being recorded.
 pub fn is_recording() -> bool {
-    RECORDING.get() && !std::thread::panicking()
+    IS_RECORDING.get() && !std::thread::panicking()
 }
 
 /// Starts recording. If `accesses` is true, accesses to atomics are recorded as well.
 pub(crate) fn begin(accesses: bool) {
     STORY.take();
-    RECORDING.set(true);
+    IS_RECORDING.set(true);
     RECORDS_ACCESSES.set(accesses);
 }
 
 pub(crate) fn end() -> ExecutionTrace {
-    RECORDING.set(false);
+    IS_RECORDING.set(false);
     STORY.take()
 }
 
-fn thread_text() -> String {
+fn format_thread_name() -> String {
     let id = format!("{:?}", loom::thread::current().id());
     id.trim_matches(|c: char| !c.is_ascii_digit()).to_owned()
 }
@@ -114,7 +114,7 @@ pub fn step(did: String, watched: Option<Watched>) {
 }
 
 fn record(did: String, changes: Vec<Change>) {
-    let (thread, role) = (thread_text(), ROLE_FUNCTION.get().map(|of| of()));
+    let (thread, role) = (format_thread_name(), ROLE_FUNCTION.get().map(|of| of()));
     STORY.with_borrow_mut(|story| story.steps.push(Step { thread, role, did, changes }));
 }
 
@@ -192,9 +192,9 @@ impl Atomic {
             (*number, *number == next, before)
         });
         let part = format!("atomic {number}");
-        let mut text = format!("{} at {}", text(&part), location_text(Location::caller()));
+        let mut text = format!("{} at {}", text(&part), format_location(Location::caller()));
         if first {
-            text += &format!("; it was created at {}", location_text(self.made));
+            text += &format!("; it was created at {}", format_location(self.made));
         }
         record(text, wrote.map(|after| Change { thing: 0, part, before, after }).into_iter().collect());
     }
@@ -204,11 +204,11 @@ impl Atomic {
 #[track_caller]
 pub(crate) fn record_fence(order: crate::Ordering) {
     if is_recording() && RECORDS_ACCESSES.get() {
-        step(format!("fence ({order:?}) at {}", location_text(Location::caller())), None);
+        step(format!("fence ({order:?}) at {}", format_location(Location::caller())), None);
     }
 }
 
-fn location_text(at: &Location<'_>) -> String {
+fn format_location(at: &Location<'_>) -> String {
     format!("{}:{}", at.file(), at.line())
 }
 
@@ -233,20 +233,20 @@ impl Lock {
     pub(crate) fn record_wait(self, at: &'static Location<'static>) {
         if is_recording() {
             let waits = (self.name(), at);
-            STORY.with_borrow_mut(|story| _ = story.waiting.insert(thread_text(), waits));
+            STORY.with_borrow_mut(|story| _ = story.waiting.insert(format_thread_name(), waits));
         }
     }
     pub(crate) fn record_acquired(self, at: &Location<'_>) -> RecordedLock {
         if is_recording() {
-            STORY.with_borrow_mut(|story| _ = story.waiting.remove(&thread_text()));
-            step(format!("takes {} at {}", self.name(), location_text(at)), None);
+            STORY.with_borrow_mut(|story| _ = story.waiting.remove(&format_thread_name()));
+            step(format!("takes {} at {}", self.name(), format_location(at)), None);
         }
         RecordedLock(self)
     }
     /// Records that the running thread could not take the lock, because another thread held it.
     pub(crate) fn record_busy(self, at: &Location<'_>) {
         if is_recording() {
-            step(format!("finds {} locked at {}", self.name(), location_text(at)), None);
+            step(format!("finds {} locked at {}", self.name(), format_location(at)), None);
         }
     }
 }
@@ -276,7 +276,7 @@ impl ExecutionTrace {
         let waiting = self
             .waiting
             .iter()
-            .map(|(thread, (lock, at))| json!({ "thread": thread, "lock": lock, "at": location_text(at) }));
+            .map(|(thread, (lock, at))| json!({ "thread": thread, "lock": lock, "at": format_location(at) }));
         json!({
             "version": 1,
             "title": title,
@@ -312,7 +312,7 @@ impl fmt::Display for ExecutionTrace {
             writeln!(f)?;
         }
         for (thread, (lock, at)) in &self.waiting {
-            writeln!(f, "       thread {thread}  waits for {lock} at {}", location_text(at))?;
+            writeln!(f, "       thread {thread}  waits for {lock} at {}", format_location(at))?;
         }
         Ok(())
     }

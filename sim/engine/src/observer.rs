@@ -4,7 +4,7 @@ use crate::design::Design;
 use crate::engine::{Engine, EngineError};
 use crate::step::{Step, What};
 use crate::stream::Action;
-use crate::told::{capitalized, pages, pages_text, slowest_level};
+use crate::told::{capitalized, describe_page_steps, pages, slowest_level};
 use std::sync::Arc;
 use uslab_magazine::sync::{Mutex, Rank};
 use uslab_magazine::tracepoints::Observer;
@@ -77,7 +77,7 @@ impl Watch {
             Some((path, description)) => (Some(path.max(slowest_level(&recorded_steps))), description),
             // The step concerns pages, or a large object made of pages.
             None => {
-                let description = pages_text(&recorded_steps);
+                let description = describe_page_steps(&recorded_steps);
                 let is_object_operation = matches!(what, What::Alloc | What::Free { .. });
                 let text = format!(
                     "too large for a cache, so it is a block of pages. {}",

@@ -256,7 +256,7 @@ fn get(bytes: &[u8], position: &mut usize) -> Option<u64> {
     }
 }
 
-fn put_text(bytes: &mut Vec<u8>, text: &str) {
+fn append_text(bytes: &mut Vec<u8>, text: &str) {
     put(bytes, text.len() as u64);
     bytes.extend_from_slice(text.as_bytes());
 }
@@ -277,8 +277,8 @@ impl Stream {
     pub fn write(&self) -> Vec<u8> {
         let mut file = MAGIC.to_vec();
         put(&mut file, VERSION);
-        put_text(&mut file, &self.title);
-        put_text(&mut file, &self.linux);
+        append_text(&mut file, &self.title);
+        append_text(&mut file, &self.linux);
         for n in [self.cpus.into(), self.operations, self.tick_ns, self.zones.len() as u64] {
             put(&mut file, n);
         }
@@ -289,7 +289,7 @@ impl Stream {
         put(&mut file, self.caches.len() as u64);
         let mut before = 0;
         for cache in &self.caches {
-            put_text(&mut file, &cache.name);
+            append_text(&mut file, &cache.name);
             file.push(cache.kind as u8);
             put(&mut file, cache.size.into());
             put(&mut file, cache.sheaf_capacity.map_or(0, |capacity| u64::from(capacity) + 1));
@@ -300,7 +300,7 @@ impl Stream {
         let mut before = 0;
         for mark in &self.marks {
             put(&mut file, mark.operation - before);
-            put_text(&mut file, &mark.text);
+            append_text(&mut file, &mark.text);
             before = mark.operation;
         }
         for column in &self.columns {

@@ -18,7 +18,7 @@ fn decommitted(steps: &[Step]) -> u64 {
 }
 
 /// Describes how a block of pages was allocated or freed.
-pub(crate) fn pages_text(steps: &[Step]) -> String {
+pub(crate) fn describe_page_steps(steps: &[Step]) -> String {
     use Step::{BlocksGiven, BlocksTaken, Filled, Flushed};
     let (committed, decommitted) = (committed(steps), decommitted(steps));
     let by_magazine = steps.iter().any(|step| matches!(step, Filled { .. } | Flushed { .. }));
@@ -37,7 +37,7 @@ pub(crate) fn pages_text(steps: &[Step]) -> String {
         }
         _ if !by_magazine => "the zone's free lists serve it, under the zone's lock.".to_owned(),
         _ => format!(
-            "a magazine of this CPU's pages is exchanged with the zone: {} pages under one hold of the zone's lock.",
+            "this CPU exchanges a magazine of pages with the zone: {} pages move while the zone's lock is held once.",
             steps.iter().map(moved_pages).sum::<u64>()
         ),
     }
@@ -84,7 +84,7 @@ pub(crate) fn describe(steps: &[Step], order: u8, freeing: bool, stack: Option<L
     } else if steps.contains(&DepotTaken) || path == Path::Depot {
         "its stack is empty, so a magazine moves from the depot, under the depot's lock.".to_owned()
     } else {
-        cpu_text(freeing, stack, path)
+        describe_cpu_path(freeing, stack, path)
     };
     let tables = count(|step| if let TablesCommitted { bytes } = step { (*bytes).into() } else { 0 });
     let commit = match committed(steps) {
@@ -95,7 +95,7 @@ pub(crate) fn describe(steps: &[Step], order: u8, freeing: bool, stack: Option<L
     (path, description + &commit)
 }
 
-fn cpu_text(freeing: bool, stack: Option<Level>, path: Path) -> String {
+fn describe_cpu_path(freeing: bool, stack: Option<Level>, path: Path) -> String {
     let no_lock = if path == Path::Cpu { "; no lock is taken" } else { "" };
     let Some(Level { objects, room, .. }) = stack else { return "no lock is taken.".to_owned() };
     match (freeing, objects) {

@@ -41,7 +41,7 @@ fn print_clap_error<C: Parser>(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(error.exit_code() as u8);
     }
-    let mut line = one_line(&error.to_string());
+    let mut line = join_message_lines(&error.to_string());
     if error.kind() == ErrorKind::InvalidSubcommand {
         let unknown = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
         let mut command = &C::command();
@@ -57,7 +57,7 @@ fn print_clap_error<C: Parser>(error: &clap::Error) -> ExitCode {
 }
 
 /// Returns clap's message without its usage and its reference to the help, as one line.
-fn one_line(message: &str) -> String {
+fn join_message_lines(message: &str) -> String {
     let is_help = |line: &&str| line.starts_with("Usage:") || line.starts_with("For more information");
     let lines = message.trim_start_matches("error: ").lines().take_while(|line| !is_help(line));
     let words: Vec<_> = lines.flat_map(str::split_whitespace).collect();
@@ -88,7 +88,7 @@ mod tests {
                 "invalid value 'size' for '--sort <SORT>' [possible values: bytes, holes]",
             ),
         ] {
-            assert_eq!(super::one_line(message), line);
+            assert_eq!(super::join_message_lines(message), line);
         }
     }
 }

@@ -70,7 +70,7 @@ struct Counts(Vec<u32>);
 
 impl Counts {
     fn parse(text: &str) -> Result<Self, String> {
-        scale::cpu_counts(text).map(Self)
+        scale::parse_cpu_counts(text).map(Self)
     }
 }
 

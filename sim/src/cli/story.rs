@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
     let (text, data) = match args.step {
         Some(number) => {
             let moment = story.moment(number)?;
-            (story.moment_text(&moment), json_text(&moment)?)
+            (story.format_moment(&moment), json_text(&moment)?)
         }
         None => (story.to_string(), json_text(&story)?),
     };

@@ -126,7 +126,7 @@ pub(super) fn run(args: &Args, json: Option<Place>) -> anyhow::Result<Outcome> {
         faults: args.faults.clone(),
         workloads: args.workload.clone(),
         interrupted,
-        saboteur: args.leak.clone().map(|name| leaking_callback(name, leaked.clone())),
+        saboteur: args.leak.clone().map(|name| object_leaking_callback(name, leaked.clone())),
     };
     if let Some(runs) = args.runs {
         return run_stresses(args, runs, &options, json);
@@ -183,7 +183,7 @@ fn report_runs(runs: &stress::Runs, json: Option<Place>) -> anyhow::Result<Outco
 }
 
 /// Returns a callback that leaks one object of the named cache, and sets `leaked` when it has.
-fn leaking_callback(name: String, leaked: Arc<AtomicBool>) -> stress::FreedObjectHook {
+fn object_leaking_callback(name: String, leaked: Arc<AtomicBool>) -> stress::FreedObjectHook {
     Arc::new(move |cache, freed| {
         if cache.name() != name || leaked.swap(true, Relaxed) {
             return false;

@@ -233,7 +233,7 @@ debug-assertions = true
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-    fn lateness_check(&self) -> Check {
+    fn excess_cost_check(&self) -> Check {
         Check::new(
             format!("the program ends within {} s", self.how.limit.as_secs()),
             "the program was killed",
@@ -246,7 +246,7 @@ debug-assertions = true
         let mut command = Command::new(program);
         command.env("RUST_BACKTRACE", "0").stdout(std::io::stderr());
         let Some((status, printed)) = self.run(&mut command)? else {
-            verdict.checks.push(self.lateness_check());
+            verdict.checks.push(self.excess_cost_check());
             return Ok(());
         };
         match printed.and_then(|text| serde_json::from_str(&text).ok()) {
@@ -273,7 +273,7 @@ debug-assertions = true
             .env("RUST_BACKTRACE", "0");
         command.stdout(file(&printed)?).stderr(file(&self.path("panic"))?);
         let Some((status, printed)) = self.run(&mut command)? else {
-            verdict.checks.push(self.lateness_check());
+            verdict.checks.push(self.excess_cost_check());
             return Ok(None);
         };
         if status.success() && printed.is_some() {

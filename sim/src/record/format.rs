@@ -21,7 +21,7 @@ enum Kind {
 }
 
 #[derive(Clone, Debug)]
-struct Field {
+struct FormatField {
     name: String,
     offset: usize,
     size: usize,
@@ -35,7 +35,7 @@ const MARK: &str = "print";
 pub(super) struct Format {
     id: u16,
     name: String,
-    fields: Vec<Field>,
+    fields: Vec<FormatField>,
     /// `true` if the event's print format contains a computed value in addition to the event's fields. Before 5.19, the
     /// computed value was `true` if pages of order 0 were for a per-CPU list.
     refill_by_order: bool,
@@ -51,7 +51,7 @@ impl Format {
         let id = line("ID: ")?.trim().parse().ok()?;
         let print = line("print fmt: ").unwrap_or_default();
         let quoted = print.split('"').nth(1).unwrap_or_default();
-        let mut fields: Vec<Field> = text
+        let mut fields: Vec<FormatField> = text
             .lines()
             .filter_map(|line| field(line.trim().strip_prefix("field:")?))
             .filter(|field| !field.name.starts_with("common_"))
@@ -59,7 +59,7 @@ impl Format {
             .filter(|field| name != MARK || field.kind == Kind::Rest)
             .collect();
         // Readers expect fields in the order of the text.
-        let place = |field: &Field| quoted.find(&format!("{}=", field.name)).unwrap_or(usize::MAX);
+        let place = |field: &FormatField| quoted.find(&format!("{}=", field.name)).unwrap_or(usize::MAX);
         fields.sort_by_key(place);
         let refill_by_order =
             quoted.contains("percpu_refill=") && !fields.iter().any(|field| field.name == "percpu_refill");
@@ -104,7 +104,7 @@ impl Format {
     }
 }
 
-fn field(text: &str) -> Option<Field> {
+fn field(text: &str) -> Option<FormatField> {
     let mut parts = text.split(';').map(str::trim);
     let declared = parts.next()?;
     let (kind, name) = declared.rsplit_once(' ')?;
@@ -123,7 +123,7 @@ fn field(text: &str) -> Option<Field> {
         _ if is_signed => Kind::Signed,
         _ => Kind::Unsigned,
     };
-    Some(Field { name: name.to_owned(), offset, size, kind })
+    Some(FormatField { name: name.to_owned(), offset, size, kind })
 }
 
 fn number(record: &[u8], offset: usize, size: usize) -> Option<u64> {

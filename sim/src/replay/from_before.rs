@@ -56,7 +56,7 @@ impl InitialSlab {
 /// objects without an event. Free objects without an event are assigned to slabs from which the kernel did not
 /// allocate. The free objects without an event are spread over as many slabs as sysfs counts on the partial list.
 /// Without the kernel's table, objects without an event count as in use until the kernel frees their page.
-pub(super) fn slabs_from_before(traced: TracedInput<'_>) -> Vec<InitialSlab> {
+pub(super) fn initial_slabs_of_trace(traced: TracedInput<'_>) -> Vec<InitialSlab> {
     let TracedInput { resolver, ops, tables } = traced;
     let Some(slabinfo) = tables.latest_slabinfo() else { return vec![] };
     let (before, is_shrunk) = before_snapshot_operation(traced);
@@ -269,11 +269,11 @@ mod tests {
             ],
             &[("before.slabinfo", SLABINFO)],
         );
-        let slabs = slabs_from_before(trace.traced());
+        let slabs = initial_slabs_of_trace(trace.traced());
         let found: Vec<_> = slabs.into_iter().map(|slab| (slab.objects, slab.used, slab.free)).collect();
         assert_eq!(found, [(8, vec![0xffff_8880_0100_0200], 1), (8, vec![0xffff_8880_0100_2400], 7)]);
         let without_tables = Trace::new(&["0 alloc f+0x1 node ffff888001000000"], &[]);
-        assert!(slabs_from_before(without_tables.traced()).is_empty());
+        assert!(initial_slabs_of_trace(without_tables.traced()).is_empty());
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         ];
         let texts = [("before.slabinfo", &*table), ("before.sysfs-slab.tsv", counters)];
         let found = |texts: &[(&str, &str)]| {
-            let slabs = slabs_from_before(Trace::new(&lines, texts).traced());
+            let slabs = initial_slabs_of_trace(Trace::new(&lines, texts).traced());
             slabs
                 .into_iter()
                 .map(|slab| (slab.owner, slab.used.len(), slab.free, slab.guessed))

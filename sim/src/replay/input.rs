@@ -1,6 +1,6 @@
 //! Reads the trace that designs replay, together with the kernel's tables in its folder.
 
-use super::from_before::slabs_from_before;
+use super::from_before::initial_slabs_of_trace;
 use super::kernel_pages::{self, SnapshotPages};
 use super::start::{RenamedCache, Start};
 use super::stream::InitialSlabs;
@@ -79,11 +79,11 @@ impl Input {
         super::hidden::sort_object_events(&mut ops);
         let zones = kernel_pages::machine_zones(&ops, |mark| resolver.mark(mark), &tables);
         let all = TracedInput { resolver: &resolver, ops: &ops, tables: &tables };
-        let slabs = slabs_from_before(all);
+        let slabs = initial_slabs_of_trace(all);
         let mut guessed = vec![0; resolver.caches().len()];
         slabs.iter().for_each(|slab| guessed[slab.cache.0 as usize] += u64::from(slab.guessed));
         let traced = super::stream::of(trace.clone(), cpus, &zones, all, InitialSlabs::Slabs(slabs));
-        let missing = linux::missing_data(all);
+        let missing = linux::missing_items(all);
         let mark = |mark| resolver.mark(mark);
         let pages = kernel_pages::rebuild(&ops, &page_moves, mark, &tables, resolver.counts());
         let tallies = |moment: &str| resolver.tallies_at_mark(&format!("SNAP {moment} begin")).to_vec();

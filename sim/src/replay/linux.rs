@@ -85,7 +85,7 @@ pub(super) fn sheaf_capacity(kernel: &Kernel, cache: &str) -> Option<u32> {
 }
 
 /// Returns a description of each item that the design needs and the recording lacks, with the effect on the result.
-pub(super) fn missing_data(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> Vec<&'static str> {
+pub(super) fn missing_items(TracedInput { resolver, ops, tables }: TracedInput<'_>) -> Vec<&'static str> {
     let design = design(&tables.kernel);
     let is_shrunk =
         |op: &Op| matches!(op.kind, OpKind::Mark { text } if resolver.mark(text) == "SHRINK begin");
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn missing_recording_data_is_reported_with_its_effect() {
-        let of = |lines: &[&str], texts: &[(&str, &str)]| missing_data(Trace::new(lines, texts).traced());
+        let of = |lines: &[&str], texts: &[(&str, &str)]| missing_items(Trace::new(lines, texts).traced());
         let alloc = "0 alloc f+0x1 node ffff888001000000";
         let all = [
             ("kernel.txt", "7.2"),

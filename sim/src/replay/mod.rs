@@ -325,7 +325,7 @@ fn replay_into_stream(
     if let Some(to) = to {
         hidden::sort_object_events(&mut ops);
         let traced = traced::TracedInput { resolver: &run.resolver, ops: &ops, tables };
-        let slabs = from_before::slabs_from_before(traced);
+        let slabs = from_before::initial_slabs_of_trace(traced);
         *to = stream::of(title(&run.path), build.cpus, &[], traced, stream::InitialSlabs::Slabs(slabs));
     }
     run.snapshot("the end of the trace", false);
@@ -563,7 +563,7 @@ impl Run<'_, '_> {
         let census = match self.machine.subsystem.check() {
             Ok(census) => census,
             Err(violation) => {
-                self.violations.push(format!("{moment}: {}", violation_text(&violation)));
+                self.violations.push(format!("{moment}: {}", describe_violation(&violation)));
                 return None;
             }
         };
@@ -609,6 +609,6 @@ fn request_count(kind: OpKind) -> u64 {
     }
 }
 
-fn violation_text(violation: &Violation) -> String {
+fn describe_violation(violation: &Violation) -> String {
     violation.to_string()
 }

@@ -302,7 +302,7 @@ impl fmt::Display for Prediction {
                 } = real;
                 writeln!(
                     f,
-                    "Slabs of all caches: {} traced, {} predicted, {} real. {changed} caches really changed by more than 5 % and by more than chance; for {right_sign} of them, the predicted change has the right sign. Half of their predictions have an error below {median_error_percent:.1} % of the real number of slabs, and half have an error below {median_error_of_change_percent:.1} % of the real change. {in_band} of \
+                    "Slabs of all caches: {} traced, {} predicted, {} real. {changed} caches really changed by more than 5 % and by more than chance; for {right_sign} of them, the predicted change has the right sign. The median error of their predictions is {median_error_percent:.1} % of the real number of slabs. As a fraction of the real change, the median error is {median_error_of_change_percent:.1} %. {in_band} of \
                      {caches} caches are in their band.",
                     grouped(*traced),
                     grouped(*predicted),
@@ -342,7 +342,7 @@ impl fmt::Display for Prediction {
             writeln!(
                 f,
                 "traced: in the kernel's table. predicted: the slabs of {}, corrected by the error of {}, so a comparison without --predict may \
-                 show others. band: holds the real number for nine of ten caches. real: by --beside. chance: the difference between boots \
+                 show other numbers. band: holds the real number for nine of ten caches. real: counted in the recording of --beside. chance: the difference between boots \
                  with equal options (--again).",
                 self.to, self.from
             )?;

@@ -23,13 +23,13 @@ pub(super) struct Start {
     aliases: FxHashMap<String, String>,
     /// The cache from which a call site allocates, indexed by the site's full text. The value is `None` if the site
     /// allocates from several caches.
-    sites: Sites,
+    sites: CallSiteNames,
     /// The cache from which a function allocates; used instead of the call sites if the two kernels are
     /// different builds.
-    functions: Sites,
+    functions: CallSiteNames,
 }
 
-type Sites = FxHashMap<String, Option<String>>;
+type CallSiteNames = FxHashMap<String, Option<String>>;
 
 /// A cache of the trace, with the name and object size that the other kernel uses.
 #[derive(Debug)]

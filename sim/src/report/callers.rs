@@ -332,7 +332,7 @@ impl Callers {
         )?;
         writeln!(
             out,
-            "  The columns are as in `perf kmem stat --caller`. ping-pong: objects freed on another CPU than the allocating CPU; frag: bytes allocated but not requested."
+            "  The columns are as in `perf kmem stat --caller`. ping-pong counts objects that were freed on another CPU than the allocating CPU; frag % is the part of the allocated bytes that was not requested."
         )?;
         let mut sites =
             table(&["call site", "allocated", "per", "requested", "per", "hits", "ping-pong", "frag %"]);
@@ -442,7 +442,7 @@ mod tests {
         let page = callers.page(9);
         assert!(page.contains("of which 576 B are in kmalloc caches"), "{page}");
         assert!(
-            page.contains("64 B in 1 objects from before the workload, 64 B of it in kmalloc caches"),
+            page.contains("shows them): 64 B in 1 objects, of which 64 B are in kmalloc caches"),
             "{page}"
         );
         let all = callers_from_trace_text(&text, LiveObjects::All).live;

@@ -86,7 +86,7 @@ impl TraceHealth {
         if facts.mark_was_lost {
             writeln!(
                 out,
-                "the mark at which the tables `before` were read was lost, too: these tables are compared with the state at the first remaining event"
+                "the lost events include the mark at which the tables `before` were read, so these tables are compared with the state at the first remaining event"
             )?;
         }
         if self.not_understood > 0 {
@@ -147,7 +147,7 @@ impl TraceHealth {
         }
         if self.page_size_source == PageSizeSource::Assumed {
             let size = self.page_size;
-            writeln!(out, "  The page size is unknown, too: {size} are assumed; --page-size sets it")?;
+            writeln!(out, "  The page size is also unknown: {size} are assumed; --page-size sets it")?;
         }
         Ok(())
     }

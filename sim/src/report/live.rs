@@ -298,7 +298,7 @@ impl Live {
             objects: later.len() as u64,
             bytes: later.iter().map(|object| u64::from(object.bytes)).sum(),
             kmalloc_bytes: kmalloc_bytes(&later, names),
-            older: sum_older_objects(objects, begin, names),
+            older: sum_objects_before_workload(objects, begin, names),
             sites,
             commands: commands(&later, names),
             groups: groups(&later, names),
@@ -316,7 +316,7 @@ fn kmalloc_bytes(objects: &[&Object], names: &Names<'_>) -> u64 {
 
 /// Sums the objects that were allocated before the workload began. Returns `None` if no object was allocated
 /// before the workload.
-fn sum_older_objects(objects: &[Object], begin: u64, names: &Names<'_>) -> Option<Older> {
+fn sum_objects_before_workload(objects: &[Object], begin: u64, names: &Names<'_>) -> Option<Older> {
     let older: Vec<&Object> = objects.iter().filter(|object| object.time_ns < begin).collect();
     let sites = sites(&older, names);
     let of_kmalloc = sites.iter().find(|site| is_kmalloc(&site.cache));
@@ -459,14 +459,16 @@ fn verdicts(sites: &[LiveSite], names: &Names<'_>) -> Vec<String> {
                     grouped(unseen)
                 ),
                 _ => format!(
-                    "{} other objects were freed without an event (by kfree_rcu, or in bulk), so these objects may have been freed, too.",
+                    "{} other objects were freed without an event (by kfree_rcu, or in bulk), so these objects may also have been freed.",
                     grouped(site.hidden_frees)
                 ),
             }
     });
     let mut verdicts: Vec<String> = growing.collect();
     verdicts.push(if verdicts.is_empty() {
-        format!("No call site leaks in this trace: no site has live objects from each quarter of the {of} that the kernel's tables confirm.")
+        format!(
+            "No call site leaks in this trace. A leak has live objects from each quarter of the {of}, and the kernel's tables do not contradict it."
+        )
     } else {
         format!(
             "Objects that live longer than this {of} ({:.1} s) look like a leak, and so does a cache that is still filling.",
@@ -655,7 +657,7 @@ impl Live {
         if let Some(Older { objects, bytes, kmalloc_bytes, call_site, call_site_bytes }) = &self.older {
             writeln!(
                 out,
-                "  Not shown: {} in {} objects from before the workload, {} of it in kmalloc caches (`--live all` shows them). The call site with the most of it has {}: {call_site}.",
+                "  Objects from before the workload are not shown (`--live all` shows them): {} in {} objects, of which {} are in kmalloc caches. The call site with the most bytes has {}: {call_site}.",
                 size(*bytes),
                 grouped(*objects),
                 size(*kmalloc_bytes),
@@ -744,8 +746,8 @@ impl Live {
         )?;
         writeln!(
             out,
-            "  Only slabs that were allocated in the trace are counted. age, oldest: the age in seconds of a slab's youngest and oldest object, \
-             median over the slabs; site: the call site that allocated the most objects in slabs that are at most a quarter full."
+            "  Only slabs that were allocated in the trace are counted. age: seconds since a slab's youngest object was allocated; \
+             oldest: the same for its oldest object; both are medians over the slabs. site: the call site that allocated the most objects in slabs that are at most a quarter full."
         )?;
         let mut slabs = table(&["cache", "holes", "slabs", "kept by one object", "age", "oldest", "site"]);
         for row in &self.pinned[..shown] {

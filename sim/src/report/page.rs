@@ -18,7 +18,7 @@ const MAX_SHOWN_CACHES: usize = 25;
 const MAX_EXPLAINED_DIFFERENCES: usize = 8;
 
 /// Formats a number with its noun: `1 CPU`, `4 CPUs`.
-fn number_with_noun(n: u64, what: &str) -> String {
+fn format_count(n: u64, what: &str) -> String {
     format!("{} {what}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
@@ -49,7 +49,7 @@ impl Report {
             "{}: {} events on {}",
             self.trace,
             grouped(self.events_total),
-            number_with_noun(self.traced.cpus, "CPU")
+            format_count(self.traced.cpus, "CPU")
         )?;
         if let Some(recorded) = &self.facts.recorded {
             writeln!(out, "Recorded: {}, process {}", recorded.program, recorded.process)?;
@@ -128,8 +128,8 @@ impl Report {
         let (traced, m) = (&self.traced, &self.machine);
         let mut what = format!(
             "{}, {}, {} of memory, magazines {}",
-            number_with_noun(m.cpus.into(), "CPU"),
-            number_with_noun(m.nodes.into(), "node"),
+            format_count(m.cpus.into(), "CPU"),
+            format_count(m.nodes.into(), "node"),
             size(m.memory_bytes),
             m.magazine
         );
@@ -145,11 +145,10 @@ impl Report {
             what += &format!("; {folded}");
         }
         if m.cpus_used < m.cpus {
-            what +=
-                &format!("; {} used; the others have no event", number_with_noun(m.cpus_used.into(), "CPU"));
+            what += &format!("; {} used; the others have no event", format_count(m.cpus_used.into(), "CPU"));
         }
         if m.nodes_used < m.nodes {
-            what += &format!("; {} used", number_with_noun(m.nodes_used.into(), "node"));
+            what += &format!("; {} used", format_count(m.nodes_used.into(), "node"));
         }
         what
     }
@@ -344,7 +343,7 @@ impl Report {
     }
 
     /// Describes how the machine handled objects that were freed on another CPU than the one that allocated them.
-    fn remote_frees_text(&self) -> String {
+    fn describe_remote_frees(&self) -> String {
         let (o, traced) = (&self.objects, self.facts.objects.remote);
         let here = match (o.remote_frees, o.remote_node_frees) {
             (0, _) => ".".to_owned(),
@@ -400,7 +399,7 @@ impl Report {
              {:>9}  frees came from another CPU than the allocation{}\n",
             grouped(o.depot_exchanges),
             grouped(o.remote_frees),
-            self.remote_frees_text()
+            self.describe_remote_frees()
         )?;
         writeln!(out, "The busiest caches:\n")?;
         let mut rows =

@@ -327,7 +327,7 @@ impl Report {
             table.add_row([
                 setting.clone(),
                 size(*now),
-                bounds_text(*then),
+                format_bounds(*then),
                 direction.clone(),
                 about.clone(),
             ]);
@@ -381,15 +381,15 @@ impl Report {
         if self.cpus_guessed {
             writeln!(
                 f,
-                "No table names the number of CPUs; the slab orders are possible with up to {} CPUs. `--cpus N` narrows the bounds.",
+                "No table names the number of CPUs. {} CPUs are assumed, the most that agree with the slab orders. `--cpus N` sets the number.",
                 self.cpus
             )?;
         }
         if self.kernel_guessed {
             writeln!(
                 f,
-                "No table names the kernel's release. The bounds allow for slabs of CPUs (up to 6.19) and for sheaves (from 7.0 on, and two \
-                 caches from 6.18 on). `--kernel RELEASE` narrows the bounds."
+                "No table names the kernel's release. The numbers below hold for kernels with CPU slabs (up to 6.19) and for kernels with \
+                 sheaves (6.18 in two caches, 7.0 and later in nearly all). `--kernel RELEASE` makes them more exact."
             )?;
         }
         if !self.other_moments.is_empty() {
@@ -425,7 +425,7 @@ impl Report {
             f,
             "A shrink of all caches (echo 1 to /sys/kernel/slab/*/shrink) returns {}. It frees only completely empty slabs, which the \
              tables do not count.",
-            bounds_text(self.shrink)
+            format_bounds(self.shrink)
         )?;
         if let Some(TraceShrink { trace, design, bytes, recorded }) = &self.shrink_by_trace {
             writeln!(
@@ -484,7 +484,7 @@ impl Report {
             self.place,
             size(self.bytes),
             percent(self.holes, self.bytes),
-            bounds_text(self.shrink)
+            format_bounds(self.shrink)
         )
     }
 
@@ -559,7 +559,7 @@ impl Report {
                 row.partial.map_or("?".to_owned(), grouped),
                 row.objects_per_slab.to_string(),
                 row.pages_per_slab.to_string(),
-                bounds_text(row.shrink),
+                format_bounds(row.shrink),
             ];
             if self.shrink_by_trace.is_some() {
                 let slabs = row.shrink_slabs_by_trace;
@@ -614,11 +614,11 @@ impl Row {
 
     fn sentence(&self) -> String {
         let mut text = format!(
-            "{} holds {}, {} of it holes; a shrink returns {}",
+            "{} holds {}, of which {} are holes; a shrink returns {}",
             self.name,
             size(self.bytes),
             percent(self.hole_bytes, self.bytes),
-            bounds_text(self.shrink)
+            format_bounds(self.shrink)
         );
         if self.shrink.most * 2 < self.hole_bytes {
             text += match self.partial.zip(self.in_partial).filter(|(partial, _)| *partial > 0) {
@@ -664,7 +664,7 @@ fn write_setting_by_cache(f: &mut String, setting: &Setting, rows: usize) -> std
             format!("{} B", row.object_size),
             then,
             size(row.now),
-            bounds_text(row.then),
+            format_bounds(row.then),
             row.change.to_string(),
         ]);
     }
@@ -688,7 +688,7 @@ fn few(names: &[String]) -> String {
 }
 
 /// Formats bounds as `0 B to 3.2 MiB`, or as one size if they are equal.
-fn bounds_text(bounds: Bounds) -> String {
+fn format_bounds(bounds: Bounds) -> String {
     if bounds.least == bounds.most {
         return size(bounds.least);
     }

@@ -1,6 +1,6 @@
 //! Writes the report as an HTML page: one file without scripts that loads nothing from the network.
 
-use super::{Report, Row, Setting, bounds_text, percent};
+use super::{Report, Row, Setting, format_bounds, percent};
 use crate::output::{grouped, size};
 use crate::web::attribute;
 use std::fmt::Write;
@@ -66,7 +66,7 @@ impl Report {
                 let [name, direction, about] =
                     [&setting.setting, &setting.direction, &setting.about].map(|text| attribute(text));
                 let (now, then, others) =
-                    (size(*now), bounds_text(*then), attribute(&setting.describe_other_changes()));
+                    (size(*now), format_bounds(*then), attribute(&setting.describe_other_changes()));
                 writeln!(
                     f,
                     "<tr><td>{name}</td><td>{now}</td><td>{then}</td><td class=\"text\">{direction}</td><td class=\"text\">{about}</td>\
@@ -103,7 +103,7 @@ impl Report {
             row.object_size,
             grouped(row.slabs),
             row.partial.map_or("?".to_owned(), grouped),
-            bounds_text(row.shrink),
+            format_bounds(row.shrink),
         )
     }
 }

@@ -194,7 +194,7 @@ impl Display for Request {
 
 impl Debug {
     /// Returns the option that debugs all caches.
-    fn with_letters(letters: &str) -> Self {
+    fn from_flag_letters(letters: &str) -> Self {
         Self { letters: letters.to_owned(), caches: vec![] }
     }
 
@@ -218,7 +218,7 @@ impl Debug {
     /// to be the same with debugging.
     fn stride(&self, cache: &Cache, version: Option<(u32, u32)>) -> Bounds {
         let now = cache.row.object_size;
-        let plain = Self::with_letters("");
+        let plain = Self::from_flag_letters("");
         let of =
             |shape: ObjectShape| now + self.object_stride(shape).saturating_sub(plain.object_stride(shape));
         match ObjectShape::of(cache, version) {
@@ -335,7 +335,7 @@ fn default_requests(machine: &Machine, has_sheaves: bool) -> Vec<Request> {
     if machine.rule().is_some() {
         requests.extend([0, 1, 5].map(Request::MaxOrder));
         requests.extend(
-            ["F", "Z", "P", "U", LETTERS].map(|letters| Request::Debug(Debug::with_letters(letters))),
+            ["F", "Z", "P", "U", LETTERS].map(|letters| Request::Debug(Debug::from_flag_letters(letters))),
         );
     }
     requests.push(Request::CpuPartial(0));
@@ -588,7 +588,7 @@ impl SettingContext<'_> {
         });
         let caches = caches.collect();
         let about = format!(
-            "main sheaves of {} caches ({}, then {}) and the objects that sheaves may hold, at most",
+            "main sheaves of {} caches (now {}, then {}), plus the objects that sheaves can hold",
             of.len(),
             size(arrays[0]),
             size(arrays[1])
@@ -722,7 +722,8 @@ mod tests {
     fn debug_layout_of_objects_equals_the_kernel_layout() {
         let of = |name: &str, size: u64, letters: &str| {
             let align = if name.starts_with("kmalloc") { size } else { 8 };
-            Debug::with_letters(letters).stride(&cache(name, size, attributes_with_shape(size, align)), None)
+            Debug::from_flag_letters(letters)
+                .stride(&cache(name, size, attributes_with_shape(size, align)), None)
         };
         assert_eq!(of("kmalloc-64", 64, "FZPU"), exactly(256));
         assert_eq!(of("plain", 64, "FZPU"), exactly(160));
@@ -733,7 +734,7 @@ mod tests {
     /// real cost.
     #[test]
     fn debug_layout_without_sysfs_is_exact_only_for_kmalloc() {
-        let debug = Debug::with_letters("FZPU");
+        let debug = Debug::from_flag_letters("FZPU");
         for size in [8, 64, 4096] {
             let name = format!("kmalloc-cg-{size}");
             let known = debug.stride(&cache(&name, size, attributes_with_shape(size, size)), None);

@@ -213,7 +213,7 @@ impl Snapshot {
                         self.caches.push(cache);
                     }
                     None => self.faults.push(format!(
-                        "{}: expected fewer objects and slabs, because physical addresses have only 52 bits",
+                        "{}: too many objects or slabs; expected at most 2^52 bytes in all, because physical addresses have 52 bits",
                         row.name
                     )),
                 }

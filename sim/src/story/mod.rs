@@ -167,7 +167,7 @@ impl Story {
     }
 
     /// Formats a step and its state as text.
-    pub fn moment_text(&self, moment: &Moment<'_>) -> String {
+    pub fn format_moment(&self, moment: &Moment<'_>) -> String {
         let mut text = format!("step {} of {}\n{}\n", moment.number, moment.of, moment.step);
         for change in &moment.state {
             text.push_str("  ");
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn counterexample_snapshot_marks_the_changes_of_its_step() {
         let story = story();
-        let text = story.moment_text(&story.moment(2).unwrap());
+        let text = story.format_moment(&story.moment(2).unwrap());
         assert_eq!(text, "step 2 of 2\nthread 1  pops\n  atomic 1: 7\n  @1 top: 1 -> 2\n  @2 top: 5\n");
         let mut idle = story.clone();
         idle.steps.push(Step { changes: vec![], ..story.steps[0].clone() });

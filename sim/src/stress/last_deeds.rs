@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// The largest number of steps in a counterexample; the next constant is the smallest number of steps of each thread in
 /// it. All logged steps on the violation's object are included.
 const MAX_TRACE_STEPS: usize = 400;
-const LAST_EVENTS_PER_SEAT: usize = 8;
+const LAST_EVENTS_PER_WORKER: usize = 8;
 /// The number of the violation's object in a counterexample; other objects have larger numbers.
 const OBJECT: usize = 1;
 
@@ -21,7 +21,7 @@ pub(super) fn story(violation: &Violation, seats: &[ThreadSeat<'_>], seed: u64) 
         let count = seat.log.iter().filter(|entry| entry.at <= violation.at).count();
         let entries = seat.log.iter().take(count).enumerate();
         cost_events.extend(
-            entries.map(|(i, entry)| (seat.number, i + LAST_EVENTS_PER_SEAT >= count || own(entry), entry)),
+            entries.map(|(i, entry)| (seat.number, i + LAST_EVENTS_PER_WORKER >= count || own(entry), entry)),
         );
     }
     cost_events.sort_by_key(|(_, _, entry)| entry.at);

@@ -50,8 +50,8 @@ pub fn caches() -> impl Iterator<Item = &'static str> {
     world::names()
 }
 
-/// After a turn, a thread ends with a probability of 1 in `THREAD_END_ODDS`.
-const THREAD_END_ODDS: u32 = 8;
+/// After a turn, a thread ends with a probability of 1 in `MEAN_TURNS_PER_THREAD`.
+const MEAN_TURNS_PER_THREAD: u32 = 8;
 /// The number of entries in all logs together; the next two constants limit the number of entries in one log.
 const TOTAL_LOG_ENTRIES: usize = 1 << 16;
 const MIN_LOG_ENTRIES: usize = 256;
@@ -333,7 +333,7 @@ fn run_stress_thread<'w>(mut worker: Worker<'w, '_>, workloads: &[Workload]) -> 
         let now = total(&worker.seat);
         worker.world.operations.add(now - counted);
         counted = now;
-        if worker.chance_one_in(THREAD_END_ODDS) {
+        if worker.chance_one_in(MEAN_TURNS_PER_THREAD) {
             break;
         }
     }

@@ -189,7 +189,7 @@ fn run_temporary_cache_workload(worker: &mut Worker<'_, '_>) {
         match worker.below(4) {
             0 => replace(worker, slot, &cache),
             1 => _ = worker.other("shrinks a temporary cache", |_| cache.shrink()),
-            _ => use_temporary_object(worker, &cache),
+            _ => alloc_and_free_temporary_object(worker, &cache),
         }
     }
 }
@@ -211,7 +211,7 @@ fn replace(worker: &mut Worker<'_, '_>, slot: usize, old: &KmemCache) {
     _ = worker.other("destroys a temporary cache", |_| old.destroy());
 }
 
-fn use_temporary_object(worker: &mut Worker<'_, '_>, cache: &KmemCache) {
+fn alloc_and_free_temporary_object(worker: &mut Worker<'_, '_>, cache: &KmemCache) {
     let mut objects: Vec<HeldObject<'_>> = vec![];
     for _ in 0..1 + worker.below(TEMPORARY) {
         let Some(block) = worker.granted(Source::Temporary, || cache.alloc_block(Gfp::KERNEL)) else { break };

@@ -36,8 +36,8 @@ enum Kind {
 const LIMIT: u32 = 8;
 
 /// The world's caches: name, object size in bytes, kind, and the number of such objects in a process. Every
-/// workload uses the caches before [`FIRST_PROCESS_CACHE`]. The caches from [`FIRST_PROCESS_CACHE`] on hold the objects
-/// of a process; their object sizes are from a 6.1 kernel.
+/// workload uses the caches before [`FIRST_PROCESS_CACHE_INDEX`]. The caches from this index on hold the objects of a
+/// process; their object sizes are from a 6.1 kernel.
 const CACHES: [(&str, usize, Kind, usize); 20] = [
     ("word", 8, Kind::Raw, 0),
     ("raw-64", 64, Kind::Raw, 0),
@@ -65,7 +65,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The index of the first cache for the objects of a process.
-const FIRST_PROCESS_CACHE: usize = 11;
+const FIRST_PROCESS_CACHE_INDEX: usize = 11;
 
 /// The source from which an object is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,11 +84,11 @@ pub(super) enum Source {
 impl Source {
     /// Returns the sources that any workload may use.
     pub(super) fn common() -> impl Iterator<Item = Self> {
-        (0..FIRST_PROCESS_CACHE as u8).map(Self::Cache)
+        (0..FIRST_PROCESS_CACHE_INDEX as u8).map(Self::Cache)
     }
     /// Returns the sources of the objects of a process.
     pub(super) fn family() -> impl Iterator<Item = Self> {
-        let kinds = (FIRST_PROCESS_CACHE..).zip(&CACHES[FIRST_PROCESS_CACHE..]);
+        let kinds = (FIRST_PROCESS_CACHE_INDEX..).zip(&CACHES[FIRST_PROCESS_CACHE_INDEX..]);
         let objects = kinds.flat_map(|(at, kind)| (0..kind.3).map(move |_| Self::Cache(at as u8)));
         // The last two are the page table's root and the stack of the process.
         objects.chain([0, 2].into_iter().filter_map(Order::new).map(Self::Pages))

@@ -117,7 +117,7 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<SettingScore> {
         .collect();
     scores.sort_by(|a, b| b.of_best.total_cmp(&a.of_best).then_with(|| a.setting.cmp(&b.setting)));
     if let Some(first) = scores.first().map(|first| first.setting.clone()) {
-        let ties: FxHashMap<_, _> = leads_of_setting(rows, metric, &first)
+        let ties: FxHashMap<_, _> = setting_leads(rows, metric, &first)
             .into_iter()
             .map(|lead| (lead.setting.clone(), lead.is_tie()))
             .collect();
@@ -127,7 +127,7 @@ pub(super) fn scores(rows: &[Row], metric: Metric) -> Vec<SettingScore> {
 }
 
 /// Returns the lead of a setting over each other setting; the smallest lead comes first.
-pub(super) fn leads_of_setting(rows: &[Row], metric: Metric, setting: &str) -> Vec<SettingLead> {
+pub(super) fn setting_leads(rows: &[Row], metric: Metric, setting: &str) -> Vec<SettingLead> {
     let own_values: FxHashMap<_, _> = rows
         .iter()
         .filter(|row| row.setting == setting)
@@ -258,7 +258,7 @@ pub(super) mod tests {
             expected_lead("slower", [9.0, 9.9, 10.8]),
         ]
         .concat();
-        let leads = leads_of_setting(&rows, metric(), "a");
+        let leads = setting_leads(&rows, metric(), "a");
         let tie = |name: &str| leads.iter().find(|lead| lead.setting == name).unwrap();
         assert!(tie("same").is_tie() && tie("same").chance == Some(0.0));
         assert!(tie("by-chance").is_tie() && tie("by-chance").chance > Some(0.0));
@@ -274,7 +274,7 @@ pub(super) mod tests {
     fn settings_are_compared_on_their_common_runs() {
         let mut rows: Vec<_> = (0..4).map(|seed| row("w", 1, seed, "a", 10.0)).collect();
         rows.push(row("w", 1, 2, "b", 20.0));
-        let leads = leads_of_setting(&rows, metric(), "a");
+        let leads = setting_leads(&rows, metric(), "a");
         assert_eq!((leads[0].runs, leads[0].reaches.round(), leads[0].is_tie()), (1, 2.0, false));
     }
 

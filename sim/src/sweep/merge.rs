@@ -63,7 +63,7 @@ impl CollectedResults {
             let have = if no_result == 1 { "has" } else { "have" };
             lines.push(format!(
                 "{} {have} no result; `{command}` runs the missing items",
-                items_text(no_result)
+                format_item_count(no_result)
             ));
         }
         lines
@@ -98,13 +98,13 @@ pub(super) fn failures(plan: &Plan, outcome: &str, items: &[(u64, String)]) -> V
     let mut lines: Vec<_> = reasons.iter().map(line).collect();
     let listed_items: usize = reasons.iter().map(|(_, items)| items.len()).sum();
     if listed_items < items.len() {
-        lines.push(format!("{} more {outcome}", items_text((items.len() - listed_items) as u64)));
+        lines.push(format!("{} more {outcome}", format_item_count((items.len() - listed_items) as u64)));
     }
     lines
 }
 
 /// Formats a number of items with its noun.
-pub(super) fn items_text(items: u64) -> String {
+pub(super) fn format_item_count(items: u64) -> String {
     format!("{} item{}", grouped(items), if items == 1 { "" } else { "s" })
 }
 
@@ -144,27 +144,27 @@ impl Report {
         }
     }
     /// Returns a sentence about the CPU counts for which results are only simulated.
-    pub(super) fn validation_text(&self) -> String {
+    pub(super) fn describe_validation(&self) -> String {
         let profile = &self.profile;
         match self.validated_cpus {
             0 => format!(
                 "The costs are from profile {profile}, which was not compared with measurements: all numbers are simulated."
             ),
             n => format!(
-                "The costs are from profile {profile}, which was compared with measurements on up to {n} CPUs (marked with *); beyond them all numbers are simulated."
+                "The costs are from profile {profile}, which was compared with measurements on up to {n} CPUs (marked with *); for more CPUs, all numbers are simulated."
             ),
         }
     }
 }
 
 /// Returns a sentence about the accuracy of the sensitivity indices of a design.
-pub(super) fn accuracy_text(sensitivity: &Sensitivity) -> String {
+pub(super) fn describe_accuracy(sensitivity: &Sensitivity) -> String {
     let Sensitivity { settings, left_out, method, chance, .. } = sensitivity;
     let mut summary = match method {
         Method::Grid => format!("exact, from all {settings} combinations"),
         Method::Fit { predicts } => {
             format!(
-                "from a polynomial fit to {settings} settings; the fit explains {} of the differences between settings, and an index is accurate only to the unexplained part; the pictures by value include the effects of other knobs",
+                "estimated by a polynomial that was fitted to {settings} settings. It explains {} of the differences between settings; the error of an index can be as large as the unexplained rest. The pictures by value include the effects of other knobs",
                 percent(*predicts)
             )
         }
@@ -213,9 +213,9 @@ impl fmt::Display for Report {
             "Sweep {}: {} of {}, judged by {metric} ({}).\n{}",
             &self.sweep[..16],
             grouped(*done),
-            items_text(*items),
+            format_item_count(*items),
             unit(metric),
-            self.validation_text()
+            self.describe_validation()
         )?;
         let all = self.settings.len();
         writeln!(
@@ -268,7 +268,7 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\n{SENSITIVITY_HELP}")?;
         for design in &self.sensitivity {
-            writeln!(f, "\n{}: {}.", design.design, accuracy_text(design))?;
+            writeln!(f, "\n{}: {}.", design.design, describe_accuracy(design))?;
             let mut rows = table(&[
                 "knob",
                 "alone",

@@ -1,7 +1,7 @@
 //! Writes the report of a sweep as a static web page with tables and a picture for each option; the page loads nothing.
 
 use super::merge::{
-    Report, SENSITIVITY_HELP, accuracy_text, index, percent, ranges, short_number, tie_mark, unit,
+    Report, SENSITIVITY_HELP, describe_accuracy, index, percent, ranges, short_number, tie_mark, unit,
 };
 use super::sensitivity::{Effect, Sensitivity};
 use crate::output::grouped;
@@ -13,7 +13,7 @@ use std::io::Error;
 /// The size of a picture in pixels.
 const WIDTH: u32 = 420;
 const HEIGHT: u32 = 240;
-const COLOUR: RGBColor = RGBColor(0, 114, 178);
+const BAR_COLOUR: RGBColor = RGBColor(0, 114, 178);
 /// The largest number of lines in a picture. Each line in a picture belongs to one workload and one number of CPUs;
 /// only the lines on which the option matters most are drawn.
 const LINES: usize = 24;
@@ -47,7 +47,7 @@ pub(super) fn page(report: &Report, title: &str) -> anyhow::Result<String> {
             body {
                 h1 { "Sweep " (title) }
                 p { (grouped(report.done)) " of " (grouped(report.items)) " items, judged by " code { (metric) } ": " (unit(metric)) ". Hash " code { (report.sweep) } "." }
-                p { (report.validation_text()) }
+                p { (report.describe_validation()) }
                 @if report.done < report.items {
                     p { strong { (grouped(report.missing)) " items are missing, " (grouped(report.failed)) " failed, " (grouped(report.damaged)) " are damaged." } }
                 }
@@ -95,7 +95,7 @@ fn sensitivity_markup(design: &Sensitivity, metric: &str) -> anyhow::Result<Mark
     let bar = |part: f64| format!("width: {:.0}px", part * 100.0);
     Ok(html! {
         h3 { (design.design) }
-        p { (accuracy_text(design)) "." }
+        p { (describe_accuracy(design)) "." }
         div.scroll { table {
             tr { th { "knob" } th { "alone" } th {} th { "with others" } th {} th { "% of the best" } th { "most of all" } th { "there" } }
             @for effect in &design.knobs {
@@ -149,8 +149,8 @@ fn picture(effect: &Effect) -> Result<String, DrawingAreaErrorKind<Error>> {
             chart.draw_series(LineSeries::new(points, BLACK.mix(0.25).stroke_width(1)))?;
         }
         let points = || effect.means.iter().map(|(_, mean)| *mean).enumerate().map(place);
-        chart.draw_series(LineSeries::new(points(), COLOUR.stroke_width(2)))?;
-        chart.draw_series(points().map(|point| Circle::new(point, 4, COLOUR.filled())))?;
+        chart.draw_series(LineSeries::new(points(), BAR_COLOUR.stroke_width(2)))?;
+        chart.draw_series(points().map(|point| Circle::new(point, 4, BAR_COLOUR.filled())))?;
         area.present()?;
     }
     Ok(svg)

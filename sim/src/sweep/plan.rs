@@ -298,7 +298,7 @@ pub(super) mod tests {
     }
 
     /// Returns a text that distinguishes an item from all other items.
-    fn identity_text(plan: &Plan, item: Item) -> String {
+    fn describe_item(plan: &Plan, item: Item) -> String {
         format!(
             "{} {:?} {} {:?}",
             plan.workload_name(item.work),
@@ -319,7 +319,7 @@ pub(super) mod tests {
             let [traces, works, cpus] = [lengths[0], lengths[1], lengths[2]];
             let item_count = works * lengths[3..].iter().product::<usize>() * settings * cpus;
             prop_assert_eq!(plan.len() as usize, traces * settings * cpus + item_count);
-            let all: HashSet<_> = (0..plan.len()).map(|number| identity_text(&plan, plan.item(number))).collect();
+            let all: HashSet<_> = (0..plan.len()).map(|number| describe_item(&plan, plan.item(number))).collect();
             prop_assert_eq!(all.len() as u64, plan.len());
             let of_trace = (settings * cpus) as u64;
             for number in 0..plan.len() {
@@ -353,7 +353,7 @@ pub(super) mod tests {
     #[test]
     fn consecutive_sweep_items_differ_in_cpu_count() {
         let plan = plan(&[1, 1, 3, 2, 1, 1, 1], &[2], None);
-        let texts: Vec<_> = (0..6).map(|n| identity_text(&plan, plan.item(n))).collect();
+        let texts: Vec<_> = (0..6).map(|n| describe_item(&plan, plan.item(n))).collect();
         assert_eq!(texts[0], "trace0 Trace { trace: 0 } slub Some(1)");
         assert_eq!(texts[1], "trace0 Trace { trace: 0 } slub Some(4)");
         assert_eq!(texts[3], "trace0 Trace { trace: 0 } sheaves:k0=1 Some(1)");

@@ -215,11 +215,11 @@ fn trace_of(plan: &Plan, number: u64) -> Option<usize> {
 }
 
 /// The streams of a trace, one for each number of CPUs, or the error that prevented them.
-type Streams = FxHashMap<Option<u32>, Result<Stream, String>>;
+type StreamsByCpuCount = FxHashMap<Option<u32>, Result<Stream, String>>;
 
 /// Reads the trace of some items once, and makes the streams for their numbers of CPUs.
-fn streams(plan: &Plan, items: &[u64]) -> Streams {
-    let mut streams = Streams::default();
+fn streams(plan: &Plan, items: &[u64]) -> StreamsByCpuCount {
+    let mut streams = StreamsByCpuCount::default();
     for item in items.iter().map(|number| plan.item(*number)) {
         let Work::Trace { trace } = item.work else { continue };
         if streams.contains_key(&item.cpus) {
@@ -249,7 +249,7 @@ pub(super) fn read(trace: &Trace) -> Result<Stream, String> {
 fn execute<P: Policy>(
     plan: &Plan,
     item: Item,
-    streams: &Streams,
+    streams: &StreamsByCpuCount,
 ) -> Result<uslab_engine::clock::Outcome, String> {
     let run = || -> anyhow::Result<_> {
         let design = plan.settings.text(item.setting).parse::<uslab_engine::designs::Spec<P>>()?;

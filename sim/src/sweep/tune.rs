@@ -1,6 +1,6 @@
 //! The command `uslab tune`: runs a series of sweeps; each sweep is made from the results of the previous one.
 
-use super::analysis::{SettingLead, SettingScore, leads_of_setting, scores};
+use super::analysis::{SettingLead, SettingScore, scores, setting_leads};
 use super::args::program;
 use super::halving;
 use super::merge::{CollectedResults, collect, percent, tie_mark};
@@ -167,7 +167,7 @@ pub(super) fn tune<P: Policy>(
             report.winner = ranked.first().and_then(|first| {
                 let score =
                     scores(&rows, options.metric).into_iter().find(|score| score.setting == first.setting)?;
-                let leads_of_round = leads_of_setting(&rows, options.metric, &first.setting);
+                let leads_of_round = setting_leads(&rows, options.metric, &first.setting);
                 let rerun_folder = Some(folder.join("again"));
                 let rerun_commands =
                     ["run", "merge"].map(|verb| command(verb, &file, options, rerun_folder.as_deref()));
@@ -318,7 +318,7 @@ impl fmt::Display for Report {
         if !self.rounds.is_empty() {
             writeln!(
                 f,
-                "{}reaches: how much of the best {} the setting reaches, as a geometric mean over the round's workloads, numbers of CPUs and seeds.",
+                "{}reaches: the setting's fraction of the best {}, as a geometric mean over the round's workloads, numbers of CPUs and seeds.",
                 text(&rows),
                 self.metric
             )?;
@@ -339,7 +339,7 @@ impl fmt::Display for Report {
         writeln!(f, "Best setting: {setting}")?;
         writeln!(
             f,
-            "It reaches {} of the best {} among {} settings, as the mean of {} runs, and {} in its worst run ({worst_at}). Dropped settings may have run on fewer seeds and workloads.",
+            "It reaches {} of the best {} among {} settings. This is the mean of {} runs; the worst run reaches {} ({worst_at}). Dropped settings may have run on fewer seeds and workloads.",
             percent(*of_best),
             self.metric,
             grouped(*beside as u64),
@@ -349,7 +349,7 @@ impl fmt::Display for Report {
         if !nearest.is_empty() {
             writeln!(
                 f,
-                "\nThe fraction of the best setting's result that other settings reach, on common runs{}. The mark = means that the difference is within chance, as it is for {} settings.",
+                "\nThe fraction of the best setting's result that other settings reach, on common runs{}. The mark = means that the difference is within chance; {} settings have this mark.",
                 if beside - 1 > nearest.len() {
                     format!(" (shown: the nearest {} of {} settings)", nearest.len(), beside - 1)
                 } else {

@@ -2,7 +2,7 @@
 
 use super::args::{KubernetesArgs, MergeArgs, RunArgs, SlurmArgs, SweepArgs, SweepFiles, TuneArgs, Verb};
 use super::engines::{self, CONTAINER_FILE, Kubernetes, Slurm};
-use super::merge::{self, CollectedResults, Report, collect, failures, items_text};
+use super::merge::{self, CollectedResults, Report, collect, failures, format_item_count};
 use super::page;
 use super::plan::{Plan, Sample};
 use super::run::{self, EarlyEnd, RunOptions, RunProgress, ShardResult};
@@ -117,8 +117,12 @@ fn print_sweep_expansion<P: Policy>(files: &SweepFiles, json: Option<Place>) -> 
         first: item_text(0),
         last: item_text(plan.len() - 1),
     };
-    let mut text =
-        format!("{}: {}, sweep {}.\n\n", files.file.display(), items_text(plan.len()), plan.short_hash());
+    let mut text = format!(
+        "{}: {}, sweep {}.\n\n",
+        files.file.display(),
+        format_item_count(plan.len()),
+        plan.short_hash()
+    );
     let Plan { traces, workloads, cpus, seeds, sizes, operations, thinks, .. } = &plan;
     let list = |values: &[String], unit: &str| match values {
         [first, .., last] if values.len() > MAX_SHOWN_VALUES => format!("{first}, ... {last}{unit}"),
@@ -230,7 +234,7 @@ fn format_shard_summary(result: &ShardResult, shard: Shard) -> String {
     let [elapsed, seconds] = [result.took, result.seconds].map(run::time);
     format!(
         "{share}{}: {done} run in {elapsed} ({seconds} of CPU time), {present} kept, {failed} failed\n",
-        items_text(result.items)
+        format_item_count(result.items)
     )
 }
 
@@ -275,7 +279,7 @@ fn status<P: Policy>(files: &SweepFiles, json: Option<Place>) -> anyhow::Result<
     let mut text = format!(
         "{}: {done} of {} done, {missing} missing, {failed} failed, {damaged} damaged (sweep {}).\n",
         files.file.display(),
-        items_text(plan.len()),
+        format_item_count(plan.len()),
         plan.short_hash()
     );
     if cost.runs > 0 {
@@ -345,7 +349,7 @@ fn merge<P: Policy>(args: &MergeArgs, json: Option<Place>) -> anyhow::Result<Out
 /// Returns the number of shards: the requested number, but at most the number of items.
 fn shards(plan: &Plan, requested: u64) -> u64 {
     if requested > plan.len() {
-        print_warning(&format!("--shards {requested}: expected at most {}", items_text(plan.len())));
+        print_warning(&format!("--shards {requested}: expected at most {}", format_item_count(plan.len())));
     }
     requested.min(plan.len())
 }

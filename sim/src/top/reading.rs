@@ -287,7 +287,7 @@ impl Reading {
         heads.extend(self.accounts.iter().map(|account| {
             let Account { name, charged, limit, refusals, waiting } = account;
             format!(
-                "{name}: {} charged of at most {}; {} slabs refused, {waiting} callers waiting",
+                "{name}: charged {}, limit {}; {} slabs refused, {waiting} callers waiting",
                 size(*charged),
                 size(*limit),
                 grouped(*refusals)

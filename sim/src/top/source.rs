@@ -147,7 +147,7 @@ impl Source {
         let meta = match fs::metadata(&self.file) {
             Ok(meta) => meta,
             Err(error) if error.kind() == ErrorKind::NotFound && self.program.is_some() => {
-                return self.no_update();
+                return self.unchanged_update();
             }
             Err(error) if error.kind() == ErrorKind::NotFound && self.was.is_some() => {
                 return Ok(SourceUpdate::Ended);
@@ -158,12 +158,12 @@ impl Source {
             bail!("{self}: {} is not a file; expected `dump=FILE.json`", self.file.display());
         }
         if self.was == Some(version(&meta)) {
-            return self.no_update();
+            return self.unchanged_update();
         }
         let text = match fs::read(&self.file) {
             Ok(text) => text,
             // The program has just ended.
-            Err(error) if error.kind() == ErrorKind::NotFound => return self.no_update(),
+            Err(error) if error.kind() == ErrorKind::NotFound => return self.unchanged_update(),
             Err(error) => return Err(error).with_context(|| self.to_string()),
         };
         let at = meta.modified().with_context(|| self.to_string())?;
@@ -176,7 +176,7 @@ impl Source {
     }
 
     /// Returns that there are no new numbers yet, or an error if the program takes too long.
-    fn no_update(&self) -> anyhow::Result<SourceUpdate> {
+    fn unchanged_update(&self) -> anyhow::Result<SourceUpdate> {
         if self.program.is_some() && self.requested_at.elapsed() > STATISTICS_TIMEOUT {
             bail!(
                 "{self}: the program did not write {} within {} s",

@@ -94,7 +94,7 @@ fn accounts_and_waits_are_shown_above_the_table() {
     assert_eq!(
         now.header_lines()[2..],
         [
-            "tenant-7: 3072 KiB charged of at most 4096 KiB; 1,200 slabs refused, 2 callers waiting",
+            "tenant-7: charged 3072 KiB, limit 4096 KiB; 1,200 slabs refused, 2 callers waiting",
             "session: at most 8 slabs, 2 callers waiting, 5 waited 1.250 s in total"
         ]
     );

@@ -17,7 +17,7 @@ const BAR_CHARACTERS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆'
 /// The width of the label in front of a row of the time line.
 const LABEL_WIDTH: u16 = 17;
 
-const HELP: &str = "\
+const HELP_TEXT: &str = "\
 space         play, pause         < >  slower, faster
 left, right   an operation back, forward
 PageUp/Down   1,000 of them; also Shift with an arrow
@@ -81,20 +81,20 @@ pub(super) fn draw(app: &App<'_>, frame: &mut Frame<'_>) {
     let slabs = rows.0.height.saturating_sub(pages.len() as u16 + 1);
     frame.render_widget(Text::from(machine::slabs(app, area.width, slabs.into())), rows.next(slabs));
     frame.render_widget(Text::from(pages), rows.next(rows.0.height.saturating_sub(1)));
-    frame.render_widget(footer(app), rows.next(1));
+    frame.render_widget(footer_line(app), rows.next(1));
     // The panel covers only the machine, so that the last operation stays visible.
     let below = Rect { y: area.y + 7.min(area.height), height: area.height.saturating_sub(8), ..area };
     match app.over {
-        Overlay::Life => draw_overlay(frame, below, history_title(app), history_lines(app, below)),
+        Overlay::Life => draw_overlay(frame, below, format_history_title(app), history_lines(app, below)),
         Overlay::Map => draw_overlay(frame, below, page_map_title(app, below), map(app, below)),
         Overlay::Help | Overlay::Nothing => {}
     }
     if app.over == Overlay::Help {
-        let height = HELP.lines().count() as u16 + 2;
+        let height = HELP_TEXT.lines().count() as u16 + 2;
         let middle = area
             .centered(ratatui::layout::Constraint::Length(68), ratatui::layout::Constraint::Length(height));
         frame.render_widget(Clear, middle);
-        frame.render_widget(Paragraph::new(HELP).block(Block::bordered().title(" Keys ")), middle);
+        frame.render_widget(Paragraph::new(HELP_TEXT).block(Block::bordered().title(" Keys ")), middle);
     }
 }
 
@@ -103,7 +103,7 @@ fn draw_overlay(frame: &mut Frame<'_>, area: Rect, title: String, lines: Vec<Lin
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), area);
 }
 
-fn history_title(app: &App<'_>) -> String {
+fn format_history_title(app: &App<'_>) -> String {
     let Some(Place { cache, page, index }) = app.followed else { return String::new() };
     format!(
         " {} {index} of page {page}: {} events in the whole run ",
@@ -283,7 +283,7 @@ fn pages(pages: &Pages) -> Vec<Line<'static>> {
     ]
 }
 
-fn footer(app: &App<'_>) -> Line<'static> {
+fn footer_line(app: &App<'_>) -> Line<'static> {
     if !app.problem.is_empty() {
         return Line::from(Span::styled(app.problem.clone(), app.colour_style(Color::Red)).reversed());
     }

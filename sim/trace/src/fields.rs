@@ -230,7 +230,7 @@ pub(super) fn hex(text: &[u8]) -> Option<u64> {
     }
     let (mut value, mut all) = (0, 0);
     for &b in text {
-        let digit = HEX[b as usize];
+        let digit = HEX_DIGIT_VALUES[b as usize];
         all |= digit;
         value = value << 4 | u64::from(digit);
     }
@@ -238,7 +238,7 @@ pub(super) fn hex(text: &[u8]) -> Option<u64> {
 }
 
 /// The value of each hexadecimal digit; 255 for every other byte.
-const HEX: [u8; 256] = {
+const HEX_DIGIT_VALUES: [u8; 256] = {
     let mut table = [255; 256];
     let mut i = 0;
     while i < 16 {

@@ -143,7 +143,7 @@ const KMEM_EVENT_NAMES: [&str; 4] = ["kmalloc", "kmem_cache_alloc", "kfree", "km
 /// Recognises a trace line that lacks a necessary field.
 fn incomplete(line: &str) -> Option<Foreign> {
     const FTRACE: &str = "ftrace";
-    const PERF: &str = "perf script -F";
+    const PERF_COMMAND: &str = "perf script -F";
     let words: Vec<&str> = line.split_whitespace().collect();
     // A line of only numbers, such as `1234 0 100000010000 type: 311`.
     if let [numbers @ .., "type:", id] = &words[..]
@@ -180,17 +180,17 @@ fn incomplete(line: &str) -> Option<Foreign> {
     match event {
         Some(_) if !has_cpu => foreign(
             "the text of `perf script` without CPUs",
-            PERF,
+            PERF_COMMAND,
             "print it again with `perf script -F +cpu`",
         ),
         Some(_) if !has_time => foreign(
             "the text of `perf script` without times",
-            PERF,
+            PERF_COMMAND,
             "print it again with `perf script -F +time`",
         ),
         Some(at) if !words[at + 1..].iter().any(|word| word.contains('=')) => foreign(
             "the text of `perf script` without what the events hold",
-            PERF,
+            PERF_COMMAND,
             "print it again with `perf script -F +trace`",
         ),
         None if has_cpu
@@ -200,7 +200,7 @@ fn incomplete(line: &str) -> Option<Foreign> {
         {
             foreign(
                 "the text of `perf script` without the names of events",
-                PERF,
+                PERF_COMMAND,
                 "print it again with `perf script -F +event`",
             )
         }

@@ -494,7 +494,7 @@ impl TraceReadPass {
         spool.scan(|spool, place, record| {
             match record.tag {
                 Tag::Alloc => {
-                    let key = shapes.shape_as_printed(record.key);
+                    let key = shapes.printed_shape(record.key);
                     if key != record.key {
                         spool.update(place, |record| record.key = key)?;
                     }

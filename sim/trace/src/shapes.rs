@@ -46,7 +46,7 @@ pub(super) struct Shapes {
     numbers: FxHashMap<Shape, u32>,
     shapes: Vec<Entry>,
     origins: FxHashMap<Origin, u32>,
-    learned: Vec<NamesLearnedFromFrees>,
+    learned: Vec<LearnedCacheNames>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +60,7 @@ struct Entry {
 
 /// The cache names that frees have shown for one origin.
 #[derive(Debug, Default, Clone, Copy)]
-struct NamesLearnedFromFrees {
+struct LearnedCacheNames {
     /// The first name that a free has shown.
     name: Option<Symbol>,
     /// `true` if a free has shown a second name.
@@ -75,7 +75,7 @@ impl Shapes {
         let Shape { site, bytes_req, bytes_alloc, .. } = shape;
         let learned = &mut self.learned;
         let origin = *self.origins.entry(Origin { site, bytes_req, bytes_alloc }).or_insert_with(|| {
-            learned.push(NamesLearnedFromFrees::default());
+            learned.push(LearnedCacheNames::default());
             learned.len() as u32 - 1
         });
         let number = self.shapes.len() as u32;
@@ -103,13 +103,13 @@ impl Shapes {
     }
 
     /// Drops the names that frees have shown. If a free has changed an allocation's shape, the allocation must
-    /// afterwards return to its [`shape_as_printed`](Self::shape_as_printed).
+    /// afterwards return to its [`printed_shape`](Self::printed_shape).
     pub(super) fn forget(&mut self) {
-        self.learned.fill(NamesLearnedFromFrees::default());
+        self.learned.fill(LearnedCacheNames::default());
     }
 
     /// Returns the shape of an allocation's event, ignoring what the object's free has shown.
-    pub(super) fn shape_as_printed(&self, number: u32) -> u32 {
+    pub(super) fn printed_shape(&self, number: u32) -> u32 {
         let entry = &self.shapes[number as usize];
         if !entry.own_name_taught {
             return number;

@@ -146,7 +146,7 @@ impl Source {
         source.fill()?;
         source.recorded = recorded::is_recorded(&source.buffer[..source.end]);
         if !source.recorded {
-            source.check_text()?;
+            source.check_is_text()?;
         }
         Ok(source)
     }
@@ -257,7 +257,7 @@ impl Source {
 
     /// Checks that the first chunk contains no NUL byte, because text never contains one. For well-known
     /// binary files, the error has a specific hint.
-    fn check_text(&self) -> Result<(), TraceError> {
+    fn check_is_text(&self) -> Result<(), TraceError> {
         let text = &self.buffer[..self.end];
         if text.is_empty() {
             return Err(TraceError::Empty { path: self.path.clone() });

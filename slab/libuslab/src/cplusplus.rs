@@ -49,7 +49,7 @@ impl OperatorDefinition {
         // Relaxed: every thread finds the same definition.
         self.ours.load(Relaxed)
     }
-    fn found_definition(&self) -> NonNull<c_void> {
+    fn known_definition(&self) -> NonNull<c_void> {
         // Relaxed: every thread finds the same function, which exists from the start.
         if let Some(found) = NonNull::new(self.found.load(Relaxed)) {
             return found;
@@ -84,7 +84,7 @@ pub(crate) fn find() {
         &OPERATOR_DELETE_ALIGNED,
         &OPERATOR_DELETE_ARRAY_ALIGNED,
     ];
-    forms.into_iter().for_each(|form| _ = form.found_definition());
+    forms.into_iter().for_each(|form| _ = form.known_definition());
 }
 
 /// Looks up a symbol by name. The lookup always succeeds, because this library defines every form, and a caller that
@@ -140,7 +140,7 @@ pub extern "C-unwind" fn new_array(size: usize) -> *mut c_void {
 extern "C-unwind" fn new_array_slow(size: usize) -> *mut c_void {
     // SAFETY: the name of the symbol determines its type.
     let found =
-        unsafe { core::mem::transmute::<NonNull<c_void>, NewFunction>(OPERATOR_NEW.found_definition()) };
+        unsafe { core::mem::transmute::<NonNull<c_void>, NewFunction>(OPERATOR_NEW.known_definition()) };
     found(size)
 }
 
@@ -180,7 +180,7 @@ pub extern "C-unwind" fn new_array_aligned(size: usize, align: usize) -> *mut c_
 extern "C-unwind" fn new_array_aligned_slow(size: usize, align: usize) -> *mut c_void {
     // SAFETY: the name of the symbol determines its type.
     let found = unsafe {
-        core::mem::transmute::<NonNull<c_void>, OperatorNewAlignedFn>(OPERATOR_NEW_ALIGNED.found_definition())
+        core::mem::transmute::<NonNull<c_void>, OperatorNewAlignedFn>(OPERATOR_NEW_ALIGNED.known_definition())
     };
     found(size, align)
 }
@@ -199,13 +199,13 @@ unsafe fn free_fast(memory: *mut c_void, size: usize, align: usize) -> bool {
 unsafe extern "C" fn delete_slow(memory: *mut c_void, form: &OperatorDefinition) {
     // SAFETY: the name of the symbol determines its type, and by the callers' contract the memory may be
     // deleted.
-    unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.found_definition())(memory) };
+    unsafe { core::mem::transmute::<NonNull<c_void>, Delete>(form.known_definition())(memory) };
 }
 /// Calls the program's definition of `form`, for memory whose size is known.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &OperatorDefinition) {
-    form.found_definition();
+    form.known_definition();
     if !form.is_defined_here() || has_size(memory, size, MAX_ALIGN) {
         // SAFETY: the memory may be deleted, by the callers' contract.
         unsafe { delete_slow(memory, form) };
@@ -216,13 +216,13 @@ unsafe extern "C" fn delete_sized_slow(memory: *mut c_void, size: usize, form: &
 unsafe extern "C" fn delete_aligned_slow(memory: *mut c_void, align: usize, form: &OperatorDefinition) {
     // SAFETY: the name of the symbol determines its type, and by the callers' contract the memory may be
     // deleted.
-    unsafe { core::mem::transmute::<NonNull<c_void>, DeleteAligned>(form.found_definition())(memory, align) };
+    unsafe { core::mem::transmute::<NonNull<c_void>, DeleteAligned>(form.known_definition())(memory, align) };
 }
 
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn delete_aligned_sized_slow(memory: *mut c_void, size: usize, align: usize) {
-    OPERATOR_DELETE_ALIGNED.found_definition();
+    OPERATOR_DELETE_ALIGNED.known_definition();
     if !OPERATOR_DELETE_ALIGNED.is_defined_here() || has_size(memory, size, align.max(MAX_ALIGN)) {
         // SAFETY: the memory may be deleted, by the callers' contract.
         unsafe { delete_aligned_slow(memory, align, &OPERATOR_DELETE_ALIGNED) };

@@ -43,7 +43,7 @@ static LOAD_HANDLER: extern "C" fn() = on_load;
 
 /// Mean number of allocations until one is sampled for the guard. The file `slab/book/src/harden.md` states what the
 /// sampling costs.
-const GUARD_PERIOD: u32 = 500_000;
+const ALLOCATIONS_PER_GUARD: u32 = 500_000;
 
 /// Semaphore that counts the requested dumps. A semaphore is used instead of an `eventfd` or a pipe, because some
 /// programs close all descriptors that they do not know.
@@ -67,7 +67,7 @@ extern "C" fn wake(_signal: c_int) {
 
 extern "C" fn on_load() {
     crate::cplusplus::find();
-    Uslab.guard_every(GUARD_PERIOD);
+    Uslab.guard_every(ALLOCATIONS_PER_GUARD);
     if let Some(dump) = Uslab.dump()
         && let Err(error) = start(dump)
     {

@@ -325,11 +325,11 @@ pub unsafe extern "C" fn malloc_usable_size(memory: *mut c_void) -> usize {
 }
 
 /// Number of bytes that `malloc_trim` ignores: untouched pages that CPUs took in batches for a few small blocks.
-const TRIM_SLACK: usize = 1 << 20;
+const IGNORED_TRIM_BYTES: usize = 1 << 20;
 
-/// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`TRIM_SLACK`] bytes were decommitted.
-/// The second of two consecutive calls of `malloc_trim` returns 0.
+/// `malloc_trim(3)`, which decommits all unused memory. Returns 1 if more than [`IGNORED_TRIM_BYTES`] bytes were
+/// decommitted. The second of two consecutive calls of `malloc_trim` returns 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_keep: usize) -> c_int {
-    c_int::from(Uslab.release() > TRIM_SLACK)
+    c_int::from(Uslab.release() > IGNORED_TRIM_BYTES)
 }

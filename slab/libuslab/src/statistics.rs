@@ -85,13 +85,13 @@ pub unsafe extern "C" fn malloc_info(options: c_int, to: *mut libc::FILE) -> c_i
     if options != 0 {
         return Errno::EINVAL as c_int;
     }
-    let text = usage_xml(&Uslab.usage(), Uslab.info().as_ref());
+    let text = format_usage_xml(&Uslab.usage(), Uslab.info().as_ref());
     // SAFETY: by this function's contract, `to` is an open stream, and the text has this many bytes.
     let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), to) };
     if written == text.len() { 0 } else { -1 }
 }
 
-fn usage_xml(usage: &HeapUsage, info: Option<&Info>) -> String {
+fn format_usage_xml(usage: &HeapUsage, info: Option<&Info>) -> String {
     let (mut sizes, mut free) = (String::new(), 0);
     for cache in info.iter().flat_map(|info| &info.caches) {
         let (count, size) = (cache.objects - cache.used.min(cache.objects), cache.slab_size);

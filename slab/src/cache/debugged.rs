@@ -469,14 +469,14 @@ mod tests {
         /// Number of simulated slabs. The vector's spare room holds only seven eighths of that number.
         const SLABS: usize = 16 * BULK_BATCH;
         /// An estimate of the result count that is too low in the first attempt only.
-        fn low_estimate(_: &NodeCount) -> u64 {
+        fn estimate_too_low(_: &NodeCount) -> u64 {
             (REQUESTED_BYTES.replace(REQUESTED_BYTES.get() + 1) * SLABS) as u64
         }
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("looked-at", 64).build_in(&subsystem).unwrap();
         drop(cache.alloc_block(Gfp::KERNEL).unwrap());
         let found =
-            cache.cache().collect_from_listed_slabs(low_estimate, |_, _, put| (0..SLABS).for_each(put));
+            cache.cache().collect_from_listed_slabs(estimate_too_low, |_, _, put| (0..SLABS).for_each(put));
         assert!(found.into_iter().eq(0..SLABS));
         assert_eq!(REQUESTED_BYTES.get(), 2);
     }

@@ -138,7 +138,7 @@ impl Core {
     }
     /// If an interval had enough allocations for a guard sample but no sample was taken, drains the stacks of one
     /// class. The call draws the class at random, weighted by its number of allocations.
-    fn force_sampling_miss(&self) {
+    fn force_sampled_slow_path(&self) {
         if !self.samples() {
             return;
         }
@@ -157,7 +157,7 @@ impl Core {
 }
 impl Reap for Core {
     fn end_interval(&self) -> usize {
-        self.force_sampling_miss();
+        self.force_sampled_slow_path();
         self.refs().for_each(|cache| cache.rerun_shrinkers(Gfp::KERNEL));
         // The waiters may need objects of deferred frees.
         if self.waited_for.load(Relaxed) > 0 {
@@ -382,12 +382,12 @@ mod tests {
         let held = || first.info().in_magazines;
         pairs(10_000);
         assert!(held() > 0);
-        core.force_sampling_miss();
+        core.force_sampled_slow_path();
         assert_eq!(held(), 0, "the CPU served all its allocations");
         pairs(10);
         let before = held();
         assert!(before > 0);
-        core.force_sampling_miss();
+        core.force_sampled_slow_path();
         assert_eq!(held(), before, "the operations are too few for a sample");
     }
 }

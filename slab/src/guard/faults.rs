@@ -109,7 +109,7 @@ pub(crate) mod handler {
     /// # Safety
     /// `context` must belong to this thread, whose stack must not have overflowed.
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(unused_variables))]
-    unsafe fn resume_in_fault_reporter(context: *mut libc::ucontext_t, address: usize) {
+    unsafe fn redirect_to_fault_reporter(context: *mut libc::ucontext_t, address: usize) {
         let entry: extern "C" fn(usize) -> ! = report_fault;
         #[cfg(target_arch = "x86_64")]
         // SAFETY: by contract, the context is valid.
@@ -139,7 +139,7 @@ pub(crate) mod handler {
         let fault = unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) };
         if let Some(address) = fault.filter(|address| pool_of(*address).is_some()) {
             // SAFETY: the kernel passed the context of this thread, which resumes with it.
-            return unsafe { resume_in_fault_reporter(context.cast(), address) };
+            return unsafe { redirect_to_fault_reporter(context.cast(), address) };
         }
         // SAFETY: the action was stored before this handler was installed, and is never removed.
         let Some(before) = (unsafe { PREVIOUS_SIGNAL_ACTION.get() }) else { return };

@@ -797,16 +797,16 @@ impl<'c, T> PrefilledObjects<'c, T> {
 /// Checks which public types are `Send` and `Sync`.
 const _: () = {
     const fn assert_type_is_send<T: Send>() {}
-    const fn shareable<T: Sync>() {}
+    const fn assert_is_sync<T: Sync>() {}
     assert_type_is_send::<KmemCache>();
-    shareable::<KmemCache>();
+    assert_is_sync::<KmemCache>();
     assert_type_is_send::<ObjectCache<core::cell::Cell<u8>>>();
-    shareable::<ObjectCache<core::cell::Cell<u8>>>();
+    assert_is_sync::<ObjectCache<core::cell::Cell<u8>>>();
     assert_type_is_send::<CacheBox<'_, core::cell::Cell<u8>>>();
-    shareable::<CacheBox<'_, u8>>();
+    assert_is_sync::<CacheBox<'_, u8>>();
     const fn owned<T: Send + 'static>() {}
     owned::<OwnedBox<core::cell::Cell<u8>>>();
-    shareable::<OwnedBox<u8>>();
+    assert_is_sync::<OwnedBox<u8>>();
 };
 
 /// A cache cannot be built if its objects must not leave their thread:
@@ -818,15 +818,15 @@ const _: () = {
 /// Objects cannot be shared between threads unless they are `Sync`:
 ///
 /// ```compile_fail,E0277
-/// fn shareable<T: Sync>() {}
-/// shareable::<uslab::CacheBox<'static, std::cell::Cell<u8>>>();
+/// fn assert_is_sync<T: Sync>() {}
+/// assert_is_sync::<uslab::CacheBox<'static, std::cell::Cell<u8>>>();
 /// ```
 ///
 /// Owned objects cannot be shared between threads unless they are `Sync`:
 ///
 /// ```compile_fail,E0277
-/// fn shareable<T: Sync>() {}
-/// shareable::<uslab::OwnedBox<std::cell::Cell<u8>>>();
+/// fn assert_is_sync<T: Sync>() {}
+/// assert_is_sync::<uslab::OwnedBox<std::cell::Cell<u8>>>();
 /// ```
 ///
 /// A borrowed object cannot outlive its cache:

@@ -205,8 +205,8 @@ mod tests {
     use uslab_magazine::sync::Mutex;
 
     /// A shrinker that drops its own registration when it is called, and panics when it is dropped.
-    struct Unregisters(Arc<Mutex<Option<Registration>>>);
-    impl Shrinker for Unregisters {
+    struct SelfRemovingShrinker(Arc<Mutex<Option<Registration>>>);
+    impl Shrinker for SelfRemovingShrinker {
         fn count(&self) -> usize {
             1
         }
@@ -216,7 +216,7 @@ mod tests {
             0
         }
     }
-    impl Drop for Unregisters {
+    impl Drop for SelfRemovingShrinker {
         fn drop(&mut self) {
             panic!("intended panic");
         }
@@ -228,7 +228,7 @@ mod tests {
         let subsystem = Subsystem::new(Config::default()).unwrap();
         let cache = KmemCache::builder("none", 64).limit(Limit::Slabs(0)).build_in(&subsystem).unwrap();
         let registration = Arc::new(Mutex::new(None));
-        let registered = cache.register_shrinker(Unregisters(registration.clone()));
+        let registered = cache.register_shrinker(SelfRemovingShrinker(registration.clone()));
         *registration.lock() = Some(registered);
         assert!(cache.alloc(Gfp::KERNEL).is_err() && registration.lock().is_none());
         assert_eq!(Arc::strong_count(&registration), 1);

@@ -363,7 +363,7 @@ impl fmt::Display for Statistics<'_> {
         if refused > 0 {
             writeln!(
                 f,
-                "# drains: membarrier was refused in {refused} of {passes} drains, so the objects of these drains stay on the CPUs' stacks"
+                "# drains: membarrier was refused in {refused} of {passes} drains, so these drains left their objects on the CPUs' stacks"
             )?;
         }
         let paths = self.0.paths();

@@ -13,7 +13,7 @@ use uslab_magazine::sync::Ordering::{Acquire, Relaxed, Release};
 use uslab_magazine::sync::{Arc, AtomicPtr, AtomicU64, UnsafeCell, fence, planted, relax, thread};
 
 /// Number of turns that complete a grace period whose readers have exited, because the epoch advances twice.
-const TURNS_PER_GRACE: usize = 3;
+const TURNS_PER_GRACE_PERIOD: usize = 3;
 
 struct SharedObject {
     found: AtomicPtr<u8>,
@@ -40,7 +40,7 @@ impl SharedObject {
 
 /// Advances the collector until no free is waiting.
 fn wait(world: &World) {
-    for _ in 0..2 * TURNS_PER_GRACE {
+    for _ in 0..2 * TURNS_PER_GRACE_PERIOD {
         let info = world.cache().info();
         if info.grace == 0 && info.deferred == 0 {
             return;
@@ -81,7 +81,7 @@ pub(super) fn race_read_with_slab_free() {
     race_read_with_free(type_stable(), |world, _, object| {
         world.free(object);
         assert_eq!(world.cache().shrink(), 1);
-        (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
+        (0..TURNS_PER_GRACE_PERIOD).for_each(|_| rcu::advance());
     });
 }
 
@@ -92,7 +92,7 @@ pub(super) fn race_read_with_deferred_free() {
         // SAFETY: `race_read_with_free` allocated the object, which is hidden from new readers.
         unsafe { world.cache().free_deferred(object) };
         world.core.flush_deferred();
-        (0..TURNS_PER_GRACE).for_each(|_| rcu::advance());
+        (0..TURNS_PER_GRACE_PERIOD).for_each(|_| rcu::advance());
         let next = world.alloc();
         if next == object {
             // SAFETY: the contents belong to the new owner; loom reports a concurrent reader.

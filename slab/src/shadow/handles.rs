@@ -170,18 +170,18 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
         let (handle, value) = self.live.swap_remove(pick);
         assert_eq!(self.names.free(handle), Some(value), "{handle:?}");
         self.stale.push(handle);
-        self.assert_stale(handle);
+        self.assert_handle_is_stale(handle);
         Some(handle)
     }
 
-    fn assert_stale(&mut self, handle: Handle<u32, G>) {
+    fn assert_handle_is_stale(&mut self, handle: Handle<u32, G>) {
         let found = (self.names.is_valid(handle), self.names.get(handle), self.names.free(handle));
         assert_eq!(found, (false, None, None), "{handle:?}");
     }
 
     fn try_stale_handle(&mut self, pick: u16) {
         if let Some(pick) = usize::from(pick).checked_rem(self.stale.len()) {
-            self.assert_stale(self.stale[pick]);
+            self.assert_handle_is_stale(self.stale[pick]);
         }
     }
     fn try_forged_handles(&mut self, index: u32, generation: u32) {
@@ -191,7 +191,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
                 let forged = Handle::new(index, generation);
                 if let Some(forged) = forged.filter(|forged| self.live.iter().all(|(live, _)| live != forged))
                 {
-                    self.assert_stale(forged);
+                    self.assert_handle_is_stale(forged);
                 }
             }
         }
@@ -221,7 +221,7 @@ impl<N: Names<G>, const G: u32> Shadow<N, G> {
     }
 
     /// Checks that `iter` yields exactly the live handles and their values.
-    fn assert_lists_live<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
+    fn assert_only_live_values<'a>(&self, iter: impl Iterator<Item = (Handle<u32, G>, &'a u64)>) {
         let mut listed: Vec<_> = iter.map(|(handle, value)| (handle, *value)).collect();
         let mut live = self.live.clone();
         listed.sort_unstable();
@@ -311,9 +311,9 @@ pub(crate) fn run<const G: u32>(generations: Generations, steps: &[Step]) {
             Step::Shrink => _ = cache.shrink(),
         }
         table.check();
-        table.assert_lists_live(table.names.iter());
+        table.assert_only_live_values(table.names.iter());
         map.check();
-        map.assert_lists_live(map.names.iter());
+        map.assert_only_live_values(map.names.iter());
         assert_eq!((map.names.as_slice(), map.names.len()), (packed.as_slice(), map.live.len()));
         cached.check();
         assert!(held.iter().all(|(object, value)| **object == *value), "a held object keeps its handle");

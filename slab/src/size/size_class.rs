@@ -17,7 +17,7 @@ const SIZE_LABELS: [&str; CLASSES] =
 const MAX_TABLE_LOOKUP_SIZE: usize = 192;
 
 /// Class of the sizes `8 * i + 1 ..= 8 * i + 8`, indexed by `i`.
-const CLASS_BY_EIGHTS: [u8; MAX_TABLE_LOOKUP_SIZE / 8] = {
+const CLASS_BY_EIGHT_BYTES: [u8; MAX_TABLE_LOOKUP_SIZE / 8] = {
     let mut table = [0; MAX_TABLE_LOOKUP_SIZE / 8];
     let (mut i, mut class) = (0, 0);
     while i < table.len() {
@@ -50,7 +50,7 @@ impl SizeClass {
     pub const fn for_size(size: usize) -> Option<Self> {
         match size {
             0 => None,
-            1..=MAX_TABLE_LOOKUP_SIZE => Some(Self(CLASS_BY_EIGHTS[(size - 1) / 8])),
+            1..=MAX_TABLE_LOOKUP_SIZE => Some(Self(CLASS_BY_EIGHT_BYTES[(size - 1) / 8])),
             // Sizes 193 to 256 have bit length 8 and class 7, and each doubling is the next class.
             _ if size <= CLASS_SIZES[CLASSES - 1] => {
                 Some(Self((usize::BITS - (size - 1).leading_zeros()) as u8 - 1))

@@ -419,7 +419,7 @@ fn header_declares_exactly_the_exported_functions() {
 }
 
 /// Checks that each invalid call ends the program with the expected message.
-fn assert_ends_the_program(options: &str, failures: &[(&str, &str)]) {
+fn assert_invalid_calls_end_program(options: &str, failures: &[(&str, &str)]) {
     use std::os::unix::process::ExitStatusExt;
     let dir = tempfile::tempdir().unwrap();
     let api = compiled("api.c", dir.path());
@@ -436,7 +436,7 @@ fn assert_ends_the_program(options: &str, failures: &[(&str, &str)]) {
 
 #[test]
 fn invalid_free_is_reported_and_aborts_the_program() {
-    assert_ends_the_program(
+    assert_invalid_calls_end_program(
         "check=1,guard=0",
         &[
             ("foreign", "free of an address that no cache owns"),
@@ -454,7 +454,7 @@ fn invalid_free_is_reported_and_aborts_the_program() {
 /// object.
 #[test]
 fn free_inside_an_object_aborts_even_without_checks() {
-    assert_ends_the_program(
+    assert_invalid_calls_end_program(
         "check=0,guard=0",
         &[
             ("foreign", "free of an address that no cache owns"),

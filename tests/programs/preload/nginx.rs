@@ -11,7 +11,7 @@ const WORKERS: usize = 3;
 
 /// The requested paths: plain files, compressed files, web pages that are assembled from parts, and the same files
 /// through a proxy.
-const PATHS: &[&str] =
+const NGINX_PATHS: &[&str] =
     &["/small", "/middle", "/large", "/parts.shtml", "/again/middle", "/again/large", "/again/parts.shtml"];
 
 fn configuration(port: u16, dir: &Path) -> String {
@@ -68,7 +68,7 @@ fn answers(nginx: &Path, wrk: &Path, preloads: bool) -> Vec<Vec<u8>> {
     server.wait_until("nginx answers", || TcpStream::connect(("127.0.0.1", port)).is_ok());
 
     let all = || -> Vec<_> {
-        let pairs = PATHS
+        let pairs = NGINX_PATHS
             .iter()
             .flat_map(|path| ["", "Accept-Encoding: gzip\r\n"].map(|options| get(port, path, options)));
         pairs.collect()
@@ -86,7 +86,7 @@ fn answers(nginx: &Path, wrk: &Path, preloads: bool) -> Vec<Vec<u8>> {
             local packed = i % 2 == 0 and {{['Accept-Encoding'] = 'gzip'}} or nil
             return wrk.format('GET', paths[i % #paths + 1], packed)
         end",
-        PATHS.join("', '")
+        NGINX_PATHS.join("', '")
     );
     std::fs::write(dir.join("paths.lua"), script).unwrap();
     if preloads {

@@ -68,7 +68,7 @@ fn lab_error_names_the_line_of_a_wrong_trace() {
     race(&vast, &[&vast, "requests 1099511627776 bytes at a time", "expected at most 1073741824"]);
     // A valid file is not refused.
     let right = folder.file("right.rep", "4096\n1\n2\n1\na 0 16\nf 0\n");
-    assert!(lab_output(&["race", "--exact", "--trace", &right]).contains("right.rep"));
+    assert!(output_of_lab_command(&["race", "--exact", "--trace", &right]).contains("right.rep"));
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn contradictory_lab_options_are_refused() {
         &["robson", "--live", "4096", "--doublings", "12"],
         &["--doublings 12", "4096", "expected 1 to 7"],
     );
-    let out = lab_output(&["robson", "--live", "4096", "--doublings", "7"]);
+    let out = output_of_lab_command(&["robson", "--live", "4096", "--doublings", "7"]);
     assert!(!out.lines().any(|line| line.contains(" -")), "a bound must not be negative: {out}");
     // The objects that stay take a sixteenth of the memory.
     refused(&["pinning", "--one-in", "2"], &["--one-in", "32..="]);
@@ -95,7 +95,7 @@ fn contradictory_lab_options_are_refused() {
     refused(&sizes, &["1000000 blocks of 1048576 bytes", "--sizes and --counts"]);
     refused(&["fifty-percent", "--blocks", "1000000"], &["--blocks", "500000"]);
     // Bursts of two were not tried, so the cell is empty.
-    let out = lab_output(&["why-magazines", "--burst", "1", "--csv", "-"]);
+    let out = output_of_lab_command(&["why-magazines", "--burst", "1", "--csv", "-"]);
     assert!(out.lines().any(|line| line.ends_with(",\"at the edge, bursts of 2\",")), "{out}");
 }
 
@@ -142,8 +142,10 @@ fn lab_refuses_options_that_need_too_much_memory() {
     refused(&["constructors", "--bursts", "4294967295"], &["--burst 100 --bursts 4294967295"]);
     refused(&["race", "--operations", "100000000"], &["--operations", "1..=1000000"]);
     // Regression test: these commands did not end.
-    lab_output(&["race", "--exact", "--quick", "--arrivals", "burst:1,4294967296"]);
-    assert!(lab_output(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs"));
+    output_of_lab_command(&["race", "--exact", "--quick", "--arrivals", "burst:1,4294967296"]);
+    assert!(
+        output_of_lab_command(&["layout", "--exact", "--structs", "1000000"]).contains("1000000 structs")
+    );
 }
 
 /// Regression test: the word after an unknown experiment's name was mistaken for the experiment, and the message did

@@ -150,14 +150,14 @@ impl Report {
     fn caught_count(&self) -> usize {
         self.count(|verdict| matches!(verdict, Verdict::Caught { .. }))
     }
-    fn waived_count(&self) -> usize {
+    fn waived_mutant_count(&self) -> usize {
         self.count(|verdict| matches!(verdict, Verdict::Waived { .. }))
     }
     fn has_passed(&self) -> bool {
         let relaxed = |site: &Site| site.ordering == Ordering::Relaxed;
         self.wrong.is_empty()
             && self.unreached.iter().all(relaxed)
-            && self.caught_count() + self.waived_count() == self.mutants.len()
+            && self.caught_count() + self.waived_mutant_count() == self.mutants.len()
     }
 }
 
@@ -177,7 +177,7 @@ impl fmt::Display for Report {
             writeln!(f, "FAILED: {wrong}")?;
         }
         let Self { sites, mutants, unreached, .. } = self;
-        let (caught, waived) = (self.caught_count(), self.waived_count());
+        let (caught, waived) = (self.caught_count(), self.waived_mutant_count());
         write!(
             f,
             "orderings: {sites} sites, {} mutants, {caught} caught, {waived} waived, {} unreached",
@@ -367,10 +367,10 @@ fn judge(args: &Args, waivers: &[Waiver], mut report: Report) -> anyhow::Result<
             report.wrong.push(format!("stale waiver: the mutants are caught: {}", waiver.place()));
         }
     }
-    if report.waived_count() * 20 > report.mutants.len() {
+    if report.waived_mutant_count() * 20 > report.mutants.len() {
         report.wrong.push(format!(
             "{} of {} mutants are waived; expected at most one in twenty",
-            report.waived_count(),
+            report.waived_mutant_count(),
             report.mutants.len()
         ));
     }

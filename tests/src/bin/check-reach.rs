@@ -20,8 +20,8 @@ use uslab_tests::models::rows;
 use uslab_tests::reach::{
     CRATES, ProbedFile, REACH_TOOLS, REACHED_LINES_FILE_BYTES, SWITCH, Table, probed_files,
 };
-use uslab_tests::share::{build, counts, tracked};
-use uslab_tests::{cargo_in, workspace};
+use uslab_tests::share::{build, counts, tracked_files};
+use uslab_tests::{cargo_command_in, workspace};
 
 /// Run all tools on a copy of the allocator with a probe before each statement, and print the percentage of
 /// each file's lines that each tool reaches.
@@ -270,7 +270,7 @@ impl Tree {
     fn write(&self) -> anyhow::Result<()> {
         let roots = CRATES.map(|of| format!("{of}/src/lib.rs"));
         let mut copied = HashSet::new();
-        for name in tracked(workspace())? {
+        for name in tracked_files(workspace())? {
             // Deleted files are still listed.
             let Ok(mut text) = fs::read(workspace().join(&name)) else { continue };
             if let Some(probed) = self.files.get(&name) {
@@ -294,7 +294,7 @@ impl Tree {
         targets: &[&str],
     ) -> anyhow::Result<Vec<Program>> {
         loop {
-            let mut cargo = cargo_in(&self.root);
+            let mut cargo = cargo_command_in(&self.root);
             cargo.arg(command).args((command == "test").then_some("--no-run")).args(targets);
             cargo.args(["--profile", if flags.is_empty() { "dev" } else { "loom" }]);
             cargo

@@ -5,7 +5,7 @@ use uslab_sync::{Arc, thread};
 
 /// Two threads take slots, and return some of these slots. In this scenario, no slot may have two owners at the same
 /// time.
-fn owners_differ() {
+fn check_owners_differ() {
     let slots = Arc::new(Slots::new([(); 3]));
     let theirs = slots.clone();
     let thread = thread::spawn(move || {
@@ -28,7 +28,7 @@ fn owners_differ() {
 
 /// Several threads increment the values in the slots that they take. In this scenario, no increment may be lost: the
 /// next owner of a slot must see the value of the last owner.
-fn values_are_handed_over(threads: usize, slots: usize) {
+fn check_value_transfer(threads: usize, slots: usize) {
     let slots = Arc::new(Slots::new(vec![0; slots]));
     let count = |slots: &Slots<u32>| {
         slots.take().map_or(0, |mut slot| {
@@ -53,26 +53,26 @@ fn values_are_handed_over(threads: usize, slots: usize) {
 mod tests {
     #[test]
     fn example_slots_are_never_shared_by_threads() {
-        super::owners_differ();
-        super::values_are_handed_over(4, 2);
+        super::check_owners_differ();
+        super::check_value_transfer(4, 2);
     }
 }
 
 uslab_sync::scenarios! {
-    owners_differ {
-        loom("owners differ", Model::new(Bound::Preemptions(3), 1600), owners_differ);
-        shuttle("owners differ", Schedules(2_000), owners_differ);
+    check_owners_differ {
+        loom("owners differ", Model::new(Bound::Preemptions(3), 1600), check_owners_differ);
+        shuttle("owners differ", Schedules(2_000), check_owners_differ);
         bug("a take leaves the tag as it is", "owners", "a slot has two owners");
     }
-    values_are_handed_over {
-        loom("values are handed over", Model::new(Bound::Preemptions(2), 260), || values_are_handed_over(2, 2));
-        shuttle("values are handed over", Schedules(2_000), || values_are_handed_over(4, 2));
+    check_value_transfer {
+        loom("values are handed over", Model::new(Bound::Preemptions(2), 260), || check_value_transfer(2, 2));
+        shuttle("values are handed over", Schedules(2_000), || check_value_transfer(4, 2));
     }
     /// After a spurious failure, the exchange is tried again.
     an_exchange_may_fail_for_no_reason {
         loom("an exchange may fail for no reason", Model::new(Bound::Preemptions(2), 320), || {
             uslab_sync::arm_spurious_failure(2);
-            values_are_handed_over(2, 1);
+            check_value_transfer(2, 1);
         });
     }
 }
@@ -87,7 +87,7 @@ mod stories {
     #[ignore = "fails on purpose"]
     fn child_process_fails_on_purpose() {
         plant("a take leaves the tag as it is");
-        model("a failure", Bound::Preemptions(3), 1, super::owners_differ);
+        model("a failure", Bound::Preemptions(3), 1, super::check_owners_differ);
     }
 
     #[test]

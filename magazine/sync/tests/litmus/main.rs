@@ -149,7 +149,7 @@ mod compared {
         if parts.is_empty() { "equal".to_owned() } else { parts.join("; ") }
     }
 
-    const TABLE_HEAD: &str = "\
+    const TABLE_HEADER: &str = "\
 # For each shape the outcomes that RC11 allows, and how those differ that loom reaches: `facade`, as uslab-sync repairs it, and
 # `stock`, loom 0.7.2 as it is. Made by this test: `LITMUS_WRITE=1` writes it anew. `bound` is that of pre-emptions, behind it
 # are the executions of both.
@@ -166,7 +166,7 @@ mod compared {
             (allowed(shape, RC11).outcomes, explore::<Facade>(shape), explore::<Stock>(shape))
         });
         std::panic::set_hook(hook);
-        let (mut table, mut wrong, mut executions) = (TABLE_HEAD.to_owned(), Vec::new(), 0);
+        let (mut table, mut wrong, mut executions) = (TABLE_HEADER.to_owned(), Vec::new(), 0);
         let (mut equal, mut misses, mut misses_of_stock) = (0, 0, 0);
         for (shape, (allowed_, facade, stock)) in shapes.iter().zip(&results) {
             let (differs, stock_differs) = (difference(allowed_, facade), difference(allowed_, stock));

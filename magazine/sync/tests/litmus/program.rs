@@ -171,7 +171,7 @@ impl Shape {
             let line = line.trim();
             match line.split_once(' ').unwrap_or((line, "")) {
                 ("final", places) => {
-                    shape.finals = places.split(' ').map(|place| shape.place_index(place)).collect();
+                    shape.finals = places.split(' ').map(|place| shape.location_index(place)).collect();
                 }
                 (word @ ("allows" | "forbids"), rest) => {
                     let (outcome, source) = rest.split_once(" -- ").expect("a source must follow ` -- `");
@@ -197,7 +197,7 @@ impl Shape {
             names.len() - 1
         })
     }
-    fn place_index(&mut self, name: &str) -> usize {
+    fn location_index(&mut self, name: &str) -> usize {
         Self::index(&mut self.places, name)
     }
     fn register_index(&mut self, name: &str) -> usize {
@@ -230,7 +230,7 @@ impl Shape {
         };
         let access = |order| if order == "plain" { Order::Plain } else { Order::parse(order) };
         if !is_register(left) {
-            let place = self.place_index(left);
+            let place = self.location_index(left);
             let value = if is_register(right) {
                 Value::Register(self.register_index(right))
             } else {
@@ -242,12 +242,12 @@ impl Shape {
         }
         let register = self.register_index(left);
         let Some((operation, arguments)) = right.split_once('(') else {
-            let (place, order) = (self.place_index(right), access(order));
+            let (place, order) = (self.location_index(right), access(order));
             self.record_plain_access(place, order);
             return Op::Load { register, place, order };
         };
         let arguments: Vec<&str> = arguments.trim_end_matches(')').split(',').collect();
-        let place = self.place_index(arguments[0]);
+        let place = self.location_index(arguments[0]);
         match Change::parse(operation) {
             Some(change) => Op::Change {
                 register,

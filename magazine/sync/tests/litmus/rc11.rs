@@ -42,9 +42,9 @@ const MAX_EVENTS: usize = 32;
 
 /// A binary relation between events. For each event, the relation has a bitmap of the related events.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Rel([u32; MAX_EVENTS]);
+struct Relation([u32; MAX_EVENTS]);
 
-impl Rel {
+impl Relation {
     const NONE: Self = Self([0; MAX_EVENTS]);
 
     fn add(&mut self, a: usize, b: usize) {
@@ -224,17 +224,17 @@ fn values(shape: &Shape) -> BTreeSet<u64> {
 
 /// Returns the outcomes of a program that `model` allows.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedOutcomes {
     /// If any execution has a data race, the result contains only [`RACE`], because the behaviour is then undefined.
     pub outcomes: BTreeSet<String>,
     pub executions: u64,
 }
 
-pub fn allowed(shape: &Shape, model: Model) -> Allowed {
+pub fn allowed(shape: &Shape, model: Model) -> AllowedOutcomes {
     let values = values(shape);
     let runs: Vec<Vec<Run>> =
         (0..shape.threads.len()).map(|thread| all_thread_runs(shape, thread, &values)).collect();
-    let mut allowed = Allowed { outcomes: BTreeSet::new(), executions: 0 };
+    let mut allowed = AllowedOutcomes { outcomes: BTreeSet::new(), executions: 0 };
     let mut chosen = vec![0; runs.len()];
     loop {
         let picked: Vec<&Run> = chosen.iter().zip(&runs).map(|(&at, runs)| &runs[at]).collect();
@@ -256,9 +256,9 @@ struct CandidateExecution<'s> {
     model: Model,
     events: Vec<Event>,
     registers: Registers,
-    sb: Rel,
-    rmw: Rel,
-    same_place: Rel,
+    sb: Relation,
+    rmw: Relation,
+    same_place: Relation,
 }
 
 impl<'s> CandidateExecution<'s> {
@@ -287,7 +287,7 @@ impl<'s> CandidateExecution<'s> {
                 }
             }
         }
-        let (mut sb, mut rmw, mut same_place) = (Rel::NONE, Rel::NONE, Rel::NONE);
+        let (mut sb, mut rmw, mut same_place) = (Relation::NONE, Relation::NONE, Relation::NONE);
         for (a, first) in events.iter().enumerate() {
             for (b, second) in events.iter().enumerate() {
                 let starts = first.thread.is_none() && second.thread.is_some();
@@ -305,12 +305,12 @@ impl<'s> CandidateExecution<'s> {
         Self { shape, model, events, registers, sb, rmw, same_place }
     }
 
-    fn events_where(&self, holds: impl Fn(&Event) -> bool) -> u32 {
+    fn matching_events(&self, holds: impl Fn(&Event) -> bool) -> u32 {
         self.events.iter().enumerate().filter(|(_, event)| holds(event)).fold(0, |set, (at, _)| set | 1 << at)
     }
 
     /// Adds the outcomes of all consistent executions of these events to `allowed`.
-    fn add_consistent_executions(&self, allowed: &mut Allowed) {
+    fn add_consistent_executions(&self, allowed: &mut AllowedOutcomes) {
         let reads: Vec<usize> =
             (0..self.events.len()).filter(|&e| self.events[e].kind == Kind::Read).collect();
         let sources: Vec<Vec<usize>> = reads
@@ -338,7 +338,7 @@ impl<'s> CandidateExecution<'s> {
             })
             .collect();
         for_each_choice(&sources, |chosen| {
-            let mut rf = Rel::NONE;
+            let mut rf = Relation::NONE;
             for (&read, &&write) in reads.iter().zip(chosen) {
                 rf.add(write, read);
             }
@@ -369,15 +369,18 @@ impl<'s> CandidateExecution<'s> {
         orders
     }
 
-    fn happens_before(&self, rf: &Rel) -> Rel {
-        let (sb, identity) = (&self.sb, Rel::identity);
-        let writes = identity(self.events_where(|e| e.kind == Kind::Write));
-        let atomic_writes = identity(self.events_where(|e| e.kind == Kind::Write && e.order != Order::Plain));
-        let atomic_reads = identity(self.events_where(|e| e.kind == Kind::Read && e.order != Order::Plain));
-        let fences = identity(self.events_where(|e| e.kind == Kind::Fence));
-        let releases = identity(self.events_where(|e| e.order.releases()));
-        let acquires = identity(self.events_where(|e| e.order.acquires()));
-        let own_later = if self.model.own_stores_continue { sb.and(&self.same_place) } else { Rel::NONE };
+    fn happens_before(&self, rf: &Relation) -> Relation {
+        let (sb, identity) = (&self.sb, Relation::identity);
+        let writes = identity(self.matching_events(|e| e.kind == Kind::Write));
+        let atomic_writes =
+            identity(self.matching_events(|e| e.kind == Kind::Write && e.order != Order::Plain));
+        let atomic_reads =
+            identity(self.matching_events(|e| e.kind == Kind::Read && e.order != Order::Plain));
+        let fences = identity(self.matching_events(|e| e.kind == Kind::Fence));
+        let releases = identity(self.matching_events(|e| e.order.releases()));
+        let acquires = identity(self.matching_events(|e| e.order.acquires()));
+        let own_later =
+            if self.model.own_stores_continue { sb.and(&self.same_place) } else { Relation::NONE };
         let changed = rf.compose(&self.rmw).closure().reflexive();
         let rs = writes.compose(&own_later.reflexive()).compose(&atomic_writes).compose(&changed);
         let to = releases.compose(&fences.compose(sb).reflexive()).compose(&rs);
@@ -389,23 +392,24 @@ impl<'s> CandidateExecution<'s> {
         sb.or(&sw).closure()
     }
 
-    fn finish(&self, rf: &Rel, hb: &Rel, orders: &[&Vec<usize>], allowed: &mut Allowed) {
-        let mut mo = Rel::NONE;
+    fn finish(&self, rf: &Relation, hb: &Relation, orders: &[&Vec<usize>], allowed: &mut AllowedOutcomes) {
+        let mut mo = Relation::NONE;
         for order in orders {
             for (at, &first) in order.iter().enumerate() {
                 order[at + 1..].iter().for_each(|&later| mo.add(first, later));
             }
         }
-        let every = Rel::identity(u32::MAX);
+        let every = Relation::identity(u32::MAX);
         let rb = rf.inverse().compose(&mo).minus(&every);
         let eco = rf.or(&mo).or(&rb).closure();
         let is_coherent = hb.compose(&eco.reflexive()).is_irreflexive();
-        let atomic = self.rmw.and(&rb.compose(&mo)) == Rel::NONE;
+        let atomic = self.rmw.and(&rb.compose(&mo)) == Relation::NONE;
         if (self.model.coherence && !is_coherent) || (self.model.atomicity && !atomic) {
             return;
         }
-        let sc = Rel::identity(self.events_where(|e| e.order == Order::Sc));
-        let sc_fences = Rel::identity(self.events_where(|e| e.order == Order::Sc && e.kind == Kind::Fence));
+        let sc = Relation::identity(self.matching_events(|e| e.order == Order::Sc));
+        let sc_fences =
+            Relation::identity(self.matching_events(|e| e.order == Order::Sc && e.kind == Kind::Fence));
         let other_places = self.sb.minus(&self.same_place);
         let scb = self
             .sb
@@ -432,7 +436,7 @@ impl<'s> CandidateExecution<'s> {
         });
     }
 
-    fn has_race(&self, hb: &Rel) -> bool {
+    fn has_race(&self, hb: &Relation) -> bool {
         let pairs = (0..self.events.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
         let mut conflicts = pairs.filter(|&(a, b)| {
             let (first, second) = (&self.events[a], &self.events[b]);

@@ -97,7 +97,7 @@ impl Profile {
             if !(price.ns >= 0.0 && min <= price.ns && price.ns <= max) {
                 let Price { ns, .. } = price;
                 return Err(BadProfile(format!(
-                    "{name}: {ns} ns with a spread of {min} to {max}; expected a price of 0 or more, inside its spread"
+                    "{name}: {ns} ns with a spread of {min} to {max}; expected a price of at least 0 that is inside its spread"
                 )));
             }
         }

@@ -164,9 +164,9 @@ fn first_object_of_a_batch_includes_the_visit_cost() {
 }
 
 fn point<P: Policy>(knobs: P::Knobs, workload: &str, cpus: u32, seed: u64) -> Outcome {
-    outcome_after::<P>(2000, knobs, workload, cpus, seed)
+    outcome_after_operations::<P>(2000, knobs, workload, cpus, seed)
 }
-fn outcome_after<P: Policy>(
+fn outcome_after_operations<P: Policy>(
     operations: u64,
     knobs: P::Knobs,
     workload: &str,
@@ -185,10 +185,12 @@ fn magazines_scale_better_than_a_single_lock() {
     // The run is long enough that the first slabs do not matter.
     const LONG: u64 = 20_000;
     let simulate = |cpus| {
-        outcome_after::<Bonwick94>(LONG, bonwick94::Knobs::default(), "pairs", cpus, 1).operations_per_us
+        outcome_after_operations::<Bonwick94>(LONG, bonwick94::Knobs::default(), "pairs", cpus, 1)
+            .operations_per_us
     };
     let magazines = |cpus| {
-        outcome_after::<Magazines01>(LONG, magazines01::Knobs::default(), "pairs", cpus, 1).operations_per_us
+        outcome_after_operations::<Magazines01>(LONG, magazines01::Knobs::default(), "pairs", cpus, 1)
+            .operations_per_us
     };
     let (lock, layer) = ([1, 2, 4, 8, 16].map(simulate), [1, 2, 4, 8, 16].map(magazines));
     assert!(lock[1..].iter().all(|later_mean| *later_mean < lock[0] / 2.0), "{lock:?}");

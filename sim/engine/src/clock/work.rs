@@ -180,7 +180,7 @@ impl<O> Script<O> {
     }
 
     /// Requests an allocation; the following call requests the free of the allocated object.
-    fn pair_action(&mut self) -> ScriptAction<O> {
+    fn next_pair_action(&mut self) -> ScriptAction<O> {
         match self.objects.pop_back() {
             Some(object) => ScriptAction::Free(object),
             None if self.remaining == 0 => ScriptAction::Done,
@@ -191,7 +191,7 @@ impl<O> Script<O> {
     #[inline]
     fn next(&mut self, exchange: &mut impl Exchange<O>) -> ScriptAction<O> {
         match self.kind {
-            Kind::Pairs => self.pair_action(),
+            Kind::Pairs => self.next_pair_action(),
             Kind::Bursts(n) => {
                 self.filling =
                     if self.filling { (self.objects.len() as u64) < n } else { self.objects.is_empty() };
@@ -201,7 +201,7 @@ impl<O> Script<O> {
                 }
             }
             // If the number of CPUs is odd, the last CPU has no partner, so it both allocates and frees.
-            Kind::Handoff(_) if self.number == self.cpus - 1 && self.cpus % 2 == 1 => self.pair_action(),
+            Kind::Handoff(_) if self.number == self.cpus - 1 && self.cpus % 2 == 1 => self.next_pair_action(),
             Kind::Handoff(n) if self.number.is_multiple_of(2) => match self.remaining {
                 0 => ScriptAction::Done,
                 _ if exchange.waiting(self.number + 1) >= n => ScriptAction::Wait,

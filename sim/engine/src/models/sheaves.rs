@@ -217,13 +217,13 @@ pub(crate) const SHEAF_CAPACITY: Knob = Knob {
     range: 0..=Capacity::MAX_OBJECTS,
     percent: true,
     default: |size, cpus| {
-        default_from_geometry::<Slub>(size, cpus, |geometry| capacity_by_size(geometry.stride()))
+        default_from_geometry::<Slub>(size, cpus, |geometry| capacity_for_stride(geometry.stride()))
     },
 };
 
 /// Returns the kernel's sheaf capacity: a base value for the object size, increased until the sheaf and its 32-byte
 /// header fill their memory.
-fn capacity_by_size(stride: usize) -> usize {
+fn capacity_for_stride(stride: usize) -> usize {
     let base = match stride {
         4096.. => 4,
         1024.. => 12,
@@ -512,8 +512,8 @@ impl SlabLayer for Node {
     fn capacity(name: &str, stride: usize) -> usize {
         match name {
             "kmem_cache" | "kmem_cache_node" => 0,
-            "maple_node" => capacity_by_size(stride).max(32),
-            _ => capacity_by_size(stride),
+            "maple_node" => capacity_for_stride(stride).max(32),
+            _ => capacity_for_stride(stride),
         }
     }
     fn new(_: &CacheInfo, _: Cpus, geometry: &Geometry, knobs: &Knobs) -> Self {

@@ -124,7 +124,7 @@ pub(crate) const SLAB_MAX_ORDER_KNOB: Knob = Knob {
 };
 
 /// The number of the list that contains each CPU's current slab.
-const CURRENT: u8 = 0;
+const CURRENT_SLAB_LIST: u8 = 0;
 /// The number of the list that contains the slabs on CPUs' partial lists.
 const CPU_PARTIAL_LIST: u8 = 1;
 /// The number of the list that contains the node's partial slabs.
@@ -221,7 +221,7 @@ impl Policy for Slub {
         let (cpu, most) = (&mut self.cpus[number], self.cpu_partial_slabs);
         if cpu.current.is_none() {
             (cpu.current, cpu.own) = (Some(slab), op.slabs.free(slab));
-            op.slabs.relist(slab, CURRENT, End::Front);
+            op.slabs.relist(slab, CURRENT_SLAB_LIST, End::Front);
         } else if cpu.partial.len() < most {
             // The first slab serves first.
             cpu.partial.insert(0, slab);
@@ -302,10 +302,10 @@ impl Slub {
             }
             None => match self.take_slabs_from_node(op, number) {
                 Some(slab) => slab,
-                None => op.make(CURRENT)?,
+                None => op.make(CURRENT_SLAB_LIST)?,
             },
         };
-        op.slabs.relist(slab, CURRENT, End::Front);
+        op.slabs.relist(slab, CURRENT_SLAB_LIST, End::Front);
         let cpu = &mut self.cpus[number];
         (cpu.current, cpu.own) = (Some(slab), op.slabs.free(slab));
         Ok(slab)
@@ -314,7 +314,7 @@ impl Slub {
     fn take_slabs_from_node(&mut self, op: &mut Op<'_>, cpu: usize) -> Option<u32> {
         let first = op.slabs.first(PARTIAL)?;
         op.did(CostEvent::Relist);
-        op.slabs.relist(first, CURRENT, End::Front);
+        op.slabs.relist(first, CURRENT_SLAB_LIST, End::Front);
         for _ in 0..self.cpu_partial_slabs / 2 + 1 {
             let Some(slab) = op.slabs.first(PARTIAL) else { break };
             op.slabs.relist(slab, CPU_PARTIAL_LIST, End::Front);

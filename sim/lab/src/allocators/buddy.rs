@@ -42,7 +42,7 @@ pub const UNIT: usize = 16;
 /// The flag in the table byte of a free block's first unit. The low bits of the byte contain the block's order.
 const FREE: u8 = 0x80;
 /// The flag in the table byte of a used block's first unit.
-const USED: u8 = 0x40;
+const USED_BLOCK_FLAG: u8 = 0x40;
 const ORDER: u8 = 0x3F;
 
 /// A buddy allocator. See the [module](self).
@@ -176,7 +176,7 @@ impl Buddy {
             self.link_block(position, order);
             self.memory.record(Event::Split { at: position, bytes });
         }
-        self.table[position / UNIT] = USED | wanted_order as u8;
+        self.table[position / UNIT] = USED_BLOCK_FLAG | wanted_order as u8;
         Some(position)
     }
 
@@ -257,7 +257,7 @@ impl Allocator for Buddy {
         let mut free = vec![vec![]; self.heads.len()];
         for (position, byte) in self.blocks() {
             let order = usize::from(byte & ORDER);
-            if byte & (FREE | USED) == 0 || order >= self.heads.len() {
+            if byte & (FREE | USED_BLOCK_FLAG) == 0 || order >= self.heads.len() {
                 return Err(format!(
                     "no block begins at {position}, where the previous block ends: the byte in the table is {byte:#x}"
                 ));

@@ -135,7 +135,7 @@ impl Stack {
         impl<F: Fn(&Stack) -> bool> RemainingStack<'_, F> {
             fn pop(&mut self) {
                 while (self.1)(self.0) {
-                    self.0.pop_one();
+                    self.0.pop_newest_block();
                 }
             }
         }
@@ -146,7 +146,7 @@ impl Stack {
         }
         RemainingStack(self, has_more).pop();
     }
-    fn pop_one(&mut self) {
+    fn pop_newest_block(&mut self) {
         /// Moves the head back when it is dropped, even if a destructor panics.
         struct HeadRestorer<'s>(&'s mut Stack, usize);
         impl Drop for HeadRestorer<'_> {

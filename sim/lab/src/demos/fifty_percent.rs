@@ -87,7 +87,7 @@ impl Equilibrium {
         for _ in 0..blocks {
             own.alloc()?;
         }
-        own.end_turnover();
+        own.record_turnover();
         Some(own)
     }
 
@@ -107,7 +107,7 @@ impl Equilibrium {
         Some(())
     }
     /// Records the counts after a turnover.
-    pub(crate) fn end_turnover(&mut self) {
+    pub(crate) fn record_turnover(&mut self) {
         let counts = Counts { holes: self.holes(), splits: self.heap.splits(), steps: self.heap.steps() };
         self.counts.push(counts);
     }
@@ -190,7 +190,7 @@ impl FiftyPercent {
             self.lanes(),
         ));
         self.replace(BLOCKS - BLOCKS / 2)?;
-        self.heaps.iter_mut().for_each(Equilibrium::end_turnover);
+        self.heaps.iter_mut().for_each(Equilibrium::record_turnover);
         let holes: Vec<_> = self.heaps.iter().map(|heap| heap.holes().to_string()).collect();
         let holes = holes.join(", ");
         let said = format!("{BLOCKS} blocks are in use. From top to bottom, the heaps have {holes} holes.");

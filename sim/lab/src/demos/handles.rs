@@ -43,7 +43,7 @@ impl Handles {
         self.steps.push(Step::new(text, On::Handle { name: name.to_owned() }));
     }
     /// Records that the table compared the handle with its slot.
-    fn note_comparison(&mut self, name: &str, handle: Handle<u32, BITS>) {
+    fn record_comparison(&mut self, name: &str, handle: Handle<u32, BITS>) {
         let (slot, handle_generation, slot_generation) =
             (handle.index(), handle.generation(), self.generation(handle));
         let result = match self.table.is_valid(handle) {
@@ -93,7 +93,7 @@ impl Demo for Handles {
             Command::Free { block } => {
                 let handle = self.handle(block)?;
                 let retired = self.table.retired();
-                self.note_comparison(block, handle);
+                self.record_comparison(block, handle);
                 let freed = self.table.free(handle);
                 if freed.is_some() {
                     let (slot, slot_generation) = (handle.index(), self.generation(handle));
@@ -123,7 +123,7 @@ impl Demo for Handles {
             }
             Command::Get { block } => {
                 let handle = self.handle(block)?;
-                self.note_comparison(block, handle);
+                self.record_comparison(block, handle);
                 match self.table.get(handle) {
                     Some(object) if object == block => Ok(format!("{block} finds its object.")),
                     Some(object) => Ok(format!(

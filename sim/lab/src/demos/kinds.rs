@@ -83,11 +83,11 @@ pub(super) trait DemoAllocator: Allocator<Block: Debug> + Debug {
     }
     /// Returns a sentence about the bytes between the head's old position and the block that an allocation returned.
     fn skipped(&self, head: usize, block: usize) -> String {
-        skipped_for_alignment(head, block)
+        describe_alignment_gap(head, block)
     }
 }
 
-fn skipped_for_alignment(head: usize, block: usize) -> String {
+fn describe_alignment_gap(head: usize, block: usize) -> String {
     format!("The next multiple of the alignment is {block}: {} bytes are skipped.", block - head)
 }
 
@@ -138,7 +138,7 @@ impl DemoAllocator for Linear {
                 };
                 format!("Chunk {n} {state}. Chunk {}, of {} bytes, is added.", n + 1, pages[n + 1].len())
             }
-            None => skipped_for_alignment(head, block),
+            None => describe_alignment_gap(head, block),
         }
     }
     fn pop(&mut self, marker: &Self::Marker) -> Result<(), StaleMark> {
@@ -262,7 +262,7 @@ impl DemoAllocator for Heap {
         self.take_log()
     }
     fn steps(&self, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
-        steps::heap_steps(self.fit(), operation, log)
+        steps::steps_of_heap_operation(self.fit(), operation, log)
     }
 }
 

@@ -38,14 +38,14 @@ const SIZE: usize = 256;
 
 /// The rule that determines which blocks of a heap stay allocated.
 #[derive(Clone, Copy, Debug)]
-enum StayRule {
+enum PinningRule {
     /// One in `n`.
     OneIn(usize),
     /// The first `n`.
     First(usize),
 }
 
-impl StayRule {
+impl PinningRule {
     fn has(self, i: usize) -> bool {
         match self {
             Self::OneIn(n) => i.is_multiple_of(n),
@@ -69,7 +69,7 @@ trait DemoHeap {
 
 struct FilledHeap<A: Allocator> {
     allocator: A,
-    stays: StayRule,
+    stays: PinningRule,
     blocks: Vec<A::Block>,
     /// The blocks that later requests allocated.
     requested: Vec<A::Block>,
@@ -110,8 +110,8 @@ impl<A: Allocator> DemoHeap for FilledHeap<A> {
 /// The allocators that the demo compares; the experiment uses the same names.
 const NAMES: [&str; 4] = ["first-fit", "best-fit", "tlsf", "buddy"];
 
-fn heap(name: &str, bytes: usize, stays: StayRule) -> Result<Box<dyn DemoHeap>, ConfigError> {
-    fn filled<A: Allocator + 'static>(allocator: A, stays: StayRule) -> Box<dyn DemoHeap>
+fn heap(name: &str, bytes: usize, stays: PinningRule) -> Result<Box<dyn DemoHeap>, ConfigError> {
+    fn filled<A: Allocator + 'static>(allocator: A, stays: PinningRule) -> Box<dyn DemoHeap>
     where
         A::Block: 'static,
     {
@@ -138,9 +138,10 @@ struct Contender {
 
 impl Contender {
     fn new(name: &'static str, one_in: usize) -> Result<Self, ConfigError> {
-        let mut together = heap(name, MEMORY, StayRule::OneIn(one_in))?;
-        let mut apart = heap(name, MEMORY - MEMORY / SPACING, StayRule::First(0))?;
-        let mut long_lived = heap(name, MEMORY / SPACING, StayRule::First(together.fill().div_ceil(one_in)))?;
+        let mut together = heap(name, MEMORY, PinningRule::OneIn(one_in))?;
+        let mut apart = heap(name, MEMORY - MEMORY / SPACING, PinningRule::First(0))?;
+        let mut long_lived =
+            heap(name, MEMORY / SPACING, PinningRule::First(together.fill().div_ceil(one_in)))?;
         apart.fill();
         long_lived.fill();
         long_lived.free();

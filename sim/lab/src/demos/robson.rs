@@ -296,7 +296,7 @@ impl Robson {
         steps.push((text, lanes));
         self.fill()?;
         let text = format!(
-            "Blocks of {size} bytes are allocated, as many as fit into {} bytes in use.",
+            "The program allocates blocks of {size} bytes until one more would exceed its limit of {} bytes in use.",
             grouped(self.live)
         );
         steps.push((text, vec![]));

@@ -18,7 +18,7 @@ const OBJECT: &str = "object";
 
 /// A buddy allocator that is full of blocks, each of which holds objects.
 #[derive(Debug)]
-struct Filled {
+struct FilledSlabs {
     buddy: Buddy,
     blocks: Vec<MemoryPiece>,
     /// The number of objects in a block, and the distance in bytes from one object to the next.
@@ -26,7 +26,7 @@ struct Filled {
     stride: usize,
 }
 
-impl Filled {
+impl FilledSlabs {
     /// Fills a buddy allocator with blocks of `bytes` bytes.
     fn new(bytes: usize, objects: usize, stride: usize) -> Option<Self> {
         let mut buddy = Buddy::new(MEMORY).ok()?;
@@ -63,7 +63,7 @@ impl Filled {
 
 /// The state of the demo: the object size, and the two buddy allocators.
 #[derive(Debug, Default)]
-pub(super) struct SlabsOverBuddy(Option<(usize, Filled, Filled)>);
+pub(super) struct SlabsOverBuddy(Option<(usize, FilledSlabs, FilledSlabs)>);
 
 impl SlabsOverBuddy {
     fn fill(&mut self, size: &str, steps: &mut Steps) -> Result<String, String> {
@@ -73,7 +73,7 @@ impl SlabsOverBuddy {
         let (objects, stride) = (geometry.objects(), geometry.stride());
         let slab = objects * stride + geometry.waste();
         let block = size.next_power_of_two();
-        let filled = Filled::new(size, 1, block).zip(Filled::new(slab, objects, stride));
+        let filled = FilledSlabs::new(size, 1, block).zip(FilledSlabs::new(slab, objects, stride));
         let (alone, slabs) = filled.ok_or("Memory is short.")?;
         let counts = [alone.count(), slabs.count()];
         let empty = Lane {
@@ -122,7 +122,7 @@ impl Program for SlabsOverBuddy {
         }
     }
     fn lanes(&self) -> Vec<Lane> {
-        let lanes = |(size, alone, slabs): &(usize, Filled, Filled)| {
+        let lanes = |(size, alone, slabs): &(usize, FilledSlabs, FilledSlabs)| {
             vec![alone.lane(NAMES[0], *size), slabs.lane(NAMES[1], *size)]
         };
         self.0.as_ref().map(lanes).unwrap_or_default()

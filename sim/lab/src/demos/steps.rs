@@ -158,7 +158,7 @@ pub(super) fn tlsf_steps(tlsf: &Tlsf, operation: &Operation<'_>, log: &[Event]) 
     steps
 }
 
-pub(super) fn heap_steps(fit: Fit, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
+pub(super) fn steps_of_heap_operation(fit: Fit, operation: &Operation<'_>, log: &[Event]) -> Vec<Step> {
     let list = |_| "the list".to_owned();
     let mut steps = vec![];
     let (layout, name, block) = match operation {

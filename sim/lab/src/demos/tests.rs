@@ -24,18 +24,18 @@ fn tags(name: Name) -> usize {
 }
 
 /// The demos that compare several allocators.
-const LANE_DEMOS: [Name; 4] = [Name::FiftyPercent, Name::Robson, Name::Pinning, Name::SlabsOverBuddy];
+const COMPARISON_DEMOS: [Name; 4] = [Name::FiftyPercent, Name::Robson, Name::Pinning, Name::SlabsOverBuddy];
 /// The demos whose memory has no free pieces, or that have several memories.
-const DEMOS_WITHOUT_HOLES: [Name; 9] = [
+const DEMOS_WITHOUT_HOLE_COUNTS: [Name; 9] = [
     Name::LazyPool,
     Name::Handles,
     Name::HandlesWrap,
     Name::Packed,
     Name::Layout,
-    LANE_DEMOS[0],
-    LANE_DEMOS[1],
-    LANE_DEMOS[2],
-    LANE_DEMOS[3],
+    COMPARISON_DEMOS[0],
+    COMPARISON_DEMOS[1],
+    COMPARISON_DEMOS[2],
+    COMPARISON_DEMOS[3],
 ];
 
 /// Checks that the ranges of a scene cover the memory without gaps, and that its free ranges equal the free pieces that
@@ -55,12 +55,12 @@ fn check(name: Name, scene: &Scene) {
         Name::Tlsf => 4096,
         Name::Arena => 5 * 4096,
         Name::ChunkedPool | Name::ReservedPool => 4 * 4096,
-        lanes if LANE_DEMOS.contains(&lanes) => 0,
+        lanes if COMPARISON_DEMOS.contains(&lanes) => 0,
         _ => 1024,
     };
     assert_eq!(end, bytes, "{name:?}");
     assert_eq!(scene.strip().chars().count(), 64);
-    if DEMOS_WITHOUT_HOLES.contains(&name) {
+    if DEMOS_WITHOUT_HOLE_COUNTS.contains(&name) {
         return;
     }
     let mut holes = Holes::default();
@@ -235,7 +235,7 @@ proptest! {
         for (command_kind, n) in picks {
             let command = match command_kind {
                 0 if n % 4 == 0 => Command::Get { block: "a".to_owned() },
-                0..=5 if DEMOS_WITHOUT_HOLES.contains(&name) => Command::Alloc { bytes: None, align: 1 },
+                0..=5 if DEMOS_WITHOUT_HOLE_COUNTS.contains(&name) => Command::Alloc { bytes: None, align: 1 },
                 0..=5 => Command::Alloc { bytes: Some(n), align: 1 << (n % 6) },
                 6..=7 if !live_blocks.is_empty() => Command::Free { block: live_blocks[n % live_blocks.len()].clone() },
                 6..=7 => Command::Free { block: "none".to_owned() },

@@ -134,7 +134,7 @@ impl Buddies {
             says: "a buddy allocator takes about 1.44 times the requested bytes".into(),
             source: "Russell 1977, as the tutorial Memory Allocators from Scratch cites it".into(),
             found: format!(
-                "{octaves_own:.3} is the mean ratio of occupied to requested bytes if all doublings are equally frequent; if all sizes are equally frequent, blocks occupy {even_all:.3} times the requested bytes"
+                "if all doublings of sizes are equally frequent, blocks occupy {octaves_own:.3} times the requested bytes; if all sizes are equally frequent, they occupy {even_all:.3} times these bytes"
             ),
             holds: if (octaves_own - 1.44).abs() < 0.01 { Holds::Partly } else { Holds::No },
             measured: false,

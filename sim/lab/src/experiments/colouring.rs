@@ -43,7 +43,7 @@ const COMMON_CACHE: Cache = Cache { sets: 64, ways: 8, line: 64 };
 /// The smallest difference in misses per thousand accesses that counts as an effect.
 const MISSES: f64 = 50.0;
 /// The smallest difference in time that counts as an effect, as a fraction.
-const TIME: f64 = 0.1;
+const MIN_TIME_EFFECT: f64 = 0.1;
 /// The largest number of bytes that all objects together may have.
 const MAX_BYTES: u64 = 1 << 30;
 
@@ -108,7 +108,7 @@ impl Slabs {
 
 /// Returns the misses per thousand accesses of a repeated loop over the objects, and the number of cache sets that the
 /// loop uses.
-fn model_misses(addresses: &[usize], cache: Cache) -> (f64, usize) {
+fn simulate_misses(addresses: &[usize], cache: Cache) -> (f64, usize) {
     let mut cache = Lines::new(cache);
     addresses.iter().for_each(|a| cache.touch(*a));
     let cold_misses = cache.misses;
@@ -139,9 +139,9 @@ impl Effect {
     fn from_time_ratio(ratio: Spread) -> Option<Self> {
         let confirmed = |holds| holds == Holds::Yes;
         match ratio {
-            r if confirmed(r.at_most(1.0 - TIME)) => Some(Self::Better),
-            r if confirmed(r.at_least(1.0 + TIME)) => Some(Self::Worse),
-            r if confirmed(r.is_between(1.0 - TIME, 1.0 + TIME)) => Some(Self::None),
+            r if confirmed(r.at_most(1.0 - MIN_TIME_EFFECT)) => Some(Self::Better),
+            r if confirmed(r.at_least(1.0 + MIN_TIME_EFFECT)) => Some(Self::Worse),
+            r if confirmed(r.is_between(1.0 - MIN_TIME_EFFECT, 1.0 + MIN_TIME_EFFECT)) => Some(Self::None),
             _ => None,
         }
     }
@@ -220,7 +220,7 @@ impl Colouring {
                 let addresses = source.addresses(objects);
                 order.iter().map(|i| addresses[*i]).collect::<Vec<_>>()
             });
-            let counts = [0, 1].map(|source_index| model_misses(&addresses[source_index], cache));
+            let counts = [0, 1].map(|source_index| simulate_misses(&addresses[source_index], cache));
             let misses = counts.map(|(misses, _)| misses);
             slackless += usize::from(colours == 1);
             fewer_misses += usize::from(misses[1] < misses[0]);
@@ -310,7 +310,7 @@ fn disagreements(findings: &mut Findings, geometry_source: GeometrySource, agree
             agreement.len(),
             list(sizes(Holds::No)),
             list(sizes(Holds::Undecided)),
-            TIME * 100.0
+            MIN_TIME_EFFECT * 100.0
         ),
         holds: Holds::each(agreement.iter().map(|(_, holds)| *holds)),
         measured: true,

@@ -48,6 +48,6 @@ pub(super) fn check_bound(options: &str, requested: u64, max: u64, unit: &str) -
 }
 
 /// Returns a subsystem with four simulated CPUs, whose counts are the same on every machine.
-pub(super) fn counting_subsystem() -> anyhow::Result<Subsystem> {
+pub(super) fn four_cpu_subsystem() -> anyhow::Result<Subsystem> {
     Ok(Subsystem::new(Config::new(PageConfig::default_for(Cpus::simulated(4, 1)?)))?)
 }

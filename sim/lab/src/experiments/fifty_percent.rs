@@ -41,7 +41,7 @@ const FIT_POLICIES: [(&str, Fit, Order); 5] = [
 const FIRST: usize = 0;
 const BEST_FIT_INDEX: usize = 2;
 /// The granules, in bytes; sizes are rounded up to multiples of a granule.
-const GRANULES: [usize; 2] = [1, 16];
+const GRANULE_BYTES: [usize; 2] = [1, 16];
 
 impl FiftyPercent {
     fn equilibrium(
@@ -56,7 +56,7 @@ impl FiftyPercent {
         let mut heap = Equilibrium::new(blocks as usize, rng, policy, granule, sizes).context(LARGER_HEAP)?;
         for _ in 0..self.turnovers {
             heap.replace(blocks as usize).context(LARGER_HEAP)?;
-            heap.end_turnover();
+            heap.record_turnover();
         }
         Ok(heap)
     }
@@ -89,11 +89,11 @@ impl FiftyPercent {
         .named_by(3);
         let mut curves = Vec::new();
         let (mut max_spread, mut results) = (0.0f64, Vec::new());
-        let runs = FIT_POLICIES.len() * Sizes::ALL.len() * GRANULES.len();
+        let runs = FIT_POLICIES.len() * Sizes::ALL.len() * GRANULE_BYTES.len();
         let stage = context.progress.stage("fifty-percent", runs as u64);
         for (policy, fit, order) in FIT_POLICIES {
             for (name, _, sizes) in Sizes::ALL {
-                for granule in GRANULES {
+                for granule in GRANULE_BYTES {
                     let heap = self.equilibrium(blocks, context.rng(), (fit, order), granule, sizes)?;
                     let result = heap.second_half();
                     table.row(vec![
@@ -144,7 +144,7 @@ impl FiftyPercent {
             says: "best fit leaves far fewer holes than the rule says, because it often fits exactly".into(),
             source: "of heaps that round sizes up; after Shore 1977".into(),
             found: format!(
-                "{best:.3} holes per block without rounding, {best_rounded:.3} with a granule of 16: the rounding turns 2,033 sizes into \
+                "best fit leaves {best:.3} holes per block without rounding, and {best_rounded:.3} with a granule of 16: the rounding turns 2,033 sizes into \
                  128, so exact fits occur; less than 0.4 counts as far fewer"
             ),
             holds: Holds::each([best, best_rounded].map(|holes| Holds::from_certain_result(holes < 0.4))),

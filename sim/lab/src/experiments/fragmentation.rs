@@ -42,7 +42,7 @@ pub struct Fragmentation {
 
 /// Runs all policies on the workload of one seed. Each policy has the same fraction of memory in use as a buddy
 /// allocator with `bytes` bytes.
-fn runs_at_equal_use(bytes: usize, workload: &LoadedWorkload) -> anyhow::Result<Vec<Run>> {
+fn runs_with_equal_memory(bytes: usize, workload: &LoadedWorkload) -> anyhow::Result<Vec<Run>> {
     let [buddy, other_policies @ ..] = &Policy::ALL;
     let first = buddy.run(bytes, workload)?;
     let share = first.in_use() / 100.0;
@@ -72,7 +72,7 @@ impl Fragmentation {
         let mut runs: Vec<Vec<Run>> = Vec::new();
         let mut pools = Vec::new();
         for workload in &loads {
-            runs.push(runs_at_equal_use(bytes, workload)?);
+            runs.push(runs_with_equal_memory(bytes, workload)?);
             let run = Policy::Named(Name::Segregated).run(bytes, workload)?;
             let largest = |sample: &Sample| sample.holes.largest as f64;
             let first = run.outcome.samples.first().map_or(1.0, largest);
@@ -105,7 +105,7 @@ impl Fragmentation {
                 of(&Run::in_use),
                 of(&Run::share),
                 of(&Run::mean_percent_of_possible),
-                of(&|run| Run::mean(run.quarters(2, 4), |s| s.holes.count as f64)),
+                of(&|run| Run::mean(run.samples_of_quarters(2, 4), |s| s.holes.count as f64)),
             ]);
             let sample_count = runs.iter().map(|runs| runs[i].outcome.samples.len()).min().unwrap_or(0);
             let points = (0..sample_count).map(|k| {
@@ -170,7 +170,7 @@ fn claim_first_fit_decays(findings: &mut Findings, runs: &[Vec<Run>]) {
             ),
             source: "Memory Allocators from Scratch, which says naive first fit".into(),
             found: format!(
-                "the largest block, as a percentage of the largest possible one, differs by {} points from TLSF's and by {} points from buddy's; an interval wholly below 0 means less",
+                "as percentages of the largest possible block, the largest block minus TLSF's is {} points, and minus buddy's {} points; an interval wholly below 0 means a smaller block",
                 differences[0].shown(1),
                 differences[1].shown(1)
             ),
@@ -224,7 +224,7 @@ mod tests {
     /// the memory is, and the buddy allocator uses a third more memory.
     #[test]
     fn placement_policies_are_compared_at_equal_memory_use() {
-        let runs = runs_at_equal_use(1 << 18, &workload()).unwrap();
+        let runs = runs_with_equal_memory(1 << 18, &workload()).unwrap();
         let buddy = runs[0].in_use();
         assert!((30.0..80.0).contains(&buddy), "{buddy}");
         for run in &runs {

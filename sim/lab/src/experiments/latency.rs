@@ -437,8 +437,9 @@ fn claim(findings: &mut Findings, latency: &Latency, all: &[Vec<AllocatorTimes>]
         says: "malloc and a bump pointer have the same median, and malloc's tail is two orders of magnitude longer".into(),
         source: "Memory Allocators from Scratch".into(),
         found: format!(
-            "malloc's median is {} times the linear allocator's; its slowest call of {fraction} takes {} times as long in a fresh \
-             heap and {} times as long in a fragmented heap, in frames of {} allocations, without descheduled calls; less than 1.5 times counts as the same median, and 50 times as a tail that is two orders of magnitude longer",
+            "malloc's median is {} times the linear allocator's. Of {fraction} calls, malloc's slowest takes {} times as long as the linear \
+             allocator's in a fresh heap, and {} times as long in a fragmented heap. Frames have {} allocations; descheduled calls are omitted. \
+             Less than 1.5 times counts as the same median, and at least 50 times as a tail that is two orders of magnitude longer",
             median.shown(1),
             fresh_tail.shown(0),
             tail.shown(0),

@@ -42,7 +42,7 @@ fn traced(access: &Access, n: u64, line: u64) -> [u64; 4] {
 }
 
 /// The number of children that a node has. The tree has four levels below its root, and therefore 11,111 nodes.
-const FAN_OUT: usize = 10;
+const CHILDREN_PER_NODE: usize = 10;
 const TREE_LEVELS: usize = 4;
 
 type Matrix = [[f32; 4]; 4];
@@ -74,7 +74,7 @@ impl Node {
     fn tree(rng: &mut Pcg64) -> Box<Self> {
         let mut levels: Vec<Vec<Box<Self>>> = Vec::new();
         for level in (0..=TREE_LEVELS).rev() {
-            let mut nodes: Vec<_> = (0..FAN_OUT.pow(level as u32))
+            let mut nodes: Vec<_> = (0..CHILDREN_PER_NODE.pow(level as u32))
                 .map(|_| {
                     Box::new(Self {
                         local: local(rng),
@@ -89,7 +89,7 @@ impl Node {
             if let Some(children) = levels.pop() {
                 let mut children = children.into_iter();
                 for node in &mut nodes {
-                    node.children.extend(children.by_ref().take(FAN_OUT));
+                    node.children.extend(children.by_ref().take(CHILDREN_PER_NODE));
                 }
             }
             levels.push(nodes);
@@ -129,8 +129,11 @@ impl PlacedNode {
             levels: usize,
             local: &impl Fn(usize) -> Matrix,
         ) {
-            let distance =
-                if levels > 0 { (0..levels as u32).map(|level| FAN_OUT.pow(level)).sum() } else { 0 };
+            let distance = if levels > 0 {
+                (0..levels as u32).map(|level| CHILDREN_PER_NODE.pow(level)).sum()
+            } else {
+                0
+            };
             let world = [[0.0; 4]; 4];
             nodes.push(PlacedNode {
                 local: local(number),
@@ -139,8 +142,8 @@ impl PlacedNode {
                 dirty: true,
                 apart: distance,
             });
-            for child in (0..FAN_OUT).take_while(|_| levels > 0) {
-                place(nodes, FAN_OUT * number + 1 + child, levels - 1, local);
+            for child in (0..CHILDREN_PER_NODE).take_while(|_| levels > 0) {
+                place(nodes, CHILDREN_PER_NODE * number + 1 + child, levels - 1, local);
             }
         }
         let mut nodes = Vec::new();
@@ -154,7 +157,7 @@ fn update_placed_nodes(nodes: &mut [PlacedNode], index: usize, parent: &Matrix) 
         nodes[index].world = product(parent, &nodes[index].local);
     }
     let (world, distance) = (nodes[index].world, nodes[index].apart);
-    for child in (0..FAN_OUT).take_while(|_| distance > 0) {
+    for child in (0..CHILDREN_PER_NODE).take_while(|_| distance > 0) {
         update_placed_nodes(nodes, index + 1 + child * distance, &world);
     }
 }
@@ -176,7 +179,7 @@ impl FlatTree {
             {
                 black_box(next_node[0][0]);
             }
-            let parent = self.world[(i - 1) / FAN_OUT];
+            let parent = self.world[(i - 1) / CHILDREN_PER_NODE];
             self.world[i] = product(&parent, &self.local[i]);
         }
     }
@@ -195,7 +198,7 @@ fn scene(context: &Context<'_>) -> Vec<Samples<1>> {
     let mut rng = context.rng();
     let identity: Matrix = core::array::from_fn(|i| core::array::from_fn(|j| f32::from(u8::from(i == j))));
     let mut tree = Node::tree(&mut rng);
-    let nodes = (0..=TREE_LEVELS as u32).map(|level| FAN_OUT.pow(level)).sum::<usize>();
+    let nodes = (0..=TREE_LEVELS as u32).map(|level| CHILDREN_PER_NODE.pow(level)).sum::<usize>();
     let local = |i: usize| local(&mut Pcg64::seed_from_u64(i as u64));
     let mut array = PlacedNode::tree(TREE_LEVELS, local);
     let mut flat = FlatTree { local: (0..nodes).map(local).collect(), world: vec![identity; nodes] };

@@ -23,7 +23,7 @@ mod why_magazines;
 use crate::findings::Findings;
 use clap::Subcommand;
 pub use context::Context;
-use context::{check_bound, counting_subsystem};
+use context::{check_bound, four_cpu_subsystem};
 
 /// The subcommand of one experiment, with its options.
 #[derive(Debug, Subcommand)]

@@ -133,7 +133,7 @@ impl Robson {
             source: "Memory Allocators from Scratch".into(),
             found: match &compacting_steps {
                 Ok(steps) => format!(
-                    "if an allocator moves blocks together at the end of memory, the same adversary needs {:.2} times the bytes in use, and {:.1} times these bytes are copied",
+                    "if an allocator moves blocks together at the end of memory, the same adversary forces it to take {:.2} times the bytes in use, and to copy {:.1} times these bytes",
                     ratio_at(steps, last),
                     moving.copied() as f64 / live as f64
                 ),

@@ -171,7 +171,7 @@ impl TwoLevels {
 
 /// Returns the steps of an allocation of 100 bytes among holes of 48 bytes, and the bytes of headers and links that it
 /// and its free access.
-fn steps_among_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[u64; 3]> {
+fn steps_with_holes<A: Allocator>(mut allocator: A, holes: usize) -> anyhow::Result<[u64; 3]> {
     let small = Layout::from_size_align(40, 1)?;
     let blocks: Vec<_> = (0..2 * holes).map_while(|_| allocator.alloc(small)).collect();
     let mut kept_blocks = Vec::new();
@@ -216,10 +216,10 @@ fn steps(findings: &mut Findings) -> anyhow::Result<()> {
     let (mut bitmap_words, mut scanned_words) = (0, 0);
     for holes in [0, 10, 100, 1000, 10_000] {
         let runs = [
-            steps_among_holes(Tlsf::new(HEAP, 4, Search::Bitmaps)?, holes)?,
-            steps_among_holes(Tlsf::new(HEAP, 4, Search::Scan)?, holes)?,
-            steps_among_holes(Heap::new(HEAP, Fit::First, Order::Address)?, holes)?,
-            steps_among_holes(Buddy::new(HEAP)?, holes)?,
+            steps_with_holes(Tlsf::new(HEAP, 4, Search::Bitmaps)?, holes)?,
+            steps_with_holes(Tlsf::new(HEAP, 4, Search::Scan)?, holes)?,
+            steps_with_holes(Heap::new(HEAP, Fit::First, Order::Address)?, holes)?,
+            steps_with_holes(Buddy::new(HEAP)?, holes)?,
         ];
         bitmap_words = bitmap_words.max(runs[0][0]);
         scanned_words = scanned_words.max(runs[1][0]);

@@ -115,7 +115,7 @@ impl Spread {
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (Some(first), Some(last)) = (values.first(), values.last()) else { return Self::default() };
-        let omitted = values_omitted_at_each_end(values.len());
+        let omitted = omitted_values_per_end(values.len());
         let (low, high) = match omitted {
             0 => (*first, *last),
             omitted => (values[omitted], values[values.len() - 1 - omitted]),
@@ -158,7 +158,7 @@ impl Spread {
 }
 
 /// Returns the number of values to omit at each end; the remaining values enclose the median with a confidence of 95 %.
-fn values_omitted_at_each_end(n: usize) -> usize {
+fn omitted_values_per_end(n: usize) -> usize {
     // The probability that at most `k` of `n` values are below the median is summed from the binomial distribution,
     // term by term.
     let (mut term, mut sum, mut k) = (0.5_f64.powi(n as i32), 0.0, 0_usize);
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn confidence_interval_follows_the_binomial_distribution() {
         // Tables of the sign test give ranks 1, 1, 2, 3 and 16 from either end.
-        assert_eq!([1, 5, 8, 9, 12, 45].map(values_omitted_at_each_end), [0, 0, 0, 1, 2, 15]);
+        assert_eq!([1, 5, 8, 9, 12, 45].map(omitted_values_per_end), [0, 0, 0, 1, 2, 15]);
         let spread = Spread::of((1..=9).rev().map(f64::from).collect());
         assert_eq!(spread, Spread { median: 5.0, low: 2.0, high: 8.0, rounds: 9 });
         assert_eq!(spread.shown(1), "5.0 (2.0 to 8.0)");

@@ -58,7 +58,7 @@ impl Chart {
             .margin_left(8)
             .x_label_area_size(48)
             .y_label_area_size(84)
-            .build_cartesian_2d(MarkedAxis(x, &self.x), MarkedAxis(y, &self.y))?;
+            .build_cartesian_2d(AxisWithMarks(x, &self.x), AxisWithMarks(y, &self.y))?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -146,9 +146,9 @@ fn longest<'w>(words: impl Iterator<Item = &'w str>) -> i32 {
 }
 
 /// Draws an axis with marks at round values.
-struct MarkedAxis<'a>(Scale, &'a Axis);
+struct AxisWithMarks<'a>(Scale, &'a Axis);
 
-impl MarkedAxis<'_> {
+impl AxisWithMarks<'_> {
     /// Returns the marks for an axis: powers of two for sizes, otherwise powers of ten, and 2 and 5 times these powers
     /// if they fit.
     fn ratios(&self, max_count: usize) -> Vec<f64> {
@@ -175,7 +175,7 @@ impl MarkedAxis<'_> {
     }
 }
 
-impl Ranged for MarkedAxis<'_> {
+impl Ranged for AxisWithMarks<'_> {
     type FormatOption = NoDefaultFormatting;
     type ValueType = f64;
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
@@ -193,7 +193,7 @@ impl Ranged for MarkedAxis<'_> {
     }
 }
 
-impl ValueFormatter<f64> for MarkedAxis<'_> {
+impl ValueFormatter<f64> for AxisWithMarks<'_> {
     fn format_ext(&self, value: &f64) -> String {
         number(*value)
     }
@@ -237,7 +237,7 @@ mod tests {
     fn small_axis_labels_are_not_rounded_to_zero() {
         let axis = Axis::logarithmic("ms");
         let marks = |scale: (f64, f64), axis: &Axis, max_count| {
-            let marks = MarkedAxis(Scale::of(axis, scale), axis).ratios(max_count);
+            let marks = AxisWithMarks(Scale::of(axis, scale), axis).ratios(max_count);
             marks.into_iter().map(number).collect::<Vec<_>>()
         };
         assert_eq!(

@@ -114,7 +114,7 @@ pub struct GeneratedOperations {
 }
 
 impl GeneratedOperations {
-    fn due_object(&mut self) -> Option<u64> {
+    fn pop_expired_object(&mut self) -> Option<u64> {
         let Reverse((tick, id)) = *self.deaths.peek()?;
         if tick > self.current_tick {
             return None;
@@ -130,7 +130,7 @@ impl Iterator for GeneratedOperations {
     fn next(&mut self) -> Option<Op> {
         self.remaining = self.remaining.checked_sub(1)?;
         loop {
-            if let Some(id) = self.due_object() {
+            if let Some(id) = self.pop_expired_object() {
                 return Some(Op::Free { id });
             }
             let coming = match self.pending_arrivals {

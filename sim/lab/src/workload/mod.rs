@@ -67,9 +67,9 @@ impl WorkloadOps {
         let packed = [".gz", ".xz", ".zst"].into_iter().find_map(|suffix| name.strip_suffix(suffix));
         let name = packed.unwrap_or(&name);
         match name.rsplit_once('.') {
-            Some((_, "rep")) => {
-                Ok(Self::Recorded(recorded::read_rep(Lines::open(path, recorded::REP_FORMAT)?)?.into_iter()))
-            }
+            Some((_, "rep")) => Ok(Self::Recorded(
+                recorded::read_malloc_lab_trace(Lines::open(path, recorded::REP_FORMAT)?)?.into_iter(),
+            )),
             Some((_, "csv")) => {
                 Ok(Self::Recorded(recorded::csv(Lines::open(path, recorded::CSV)?)?.into_iter()))
             }

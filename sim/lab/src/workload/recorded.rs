@@ -99,7 +99,7 @@ impl RecordKind {
 }
 
 /// Reads the operations of a malloc lab's trace.
-pub(super) fn read_rep(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
+pub(super) fn read_malloc_lab_trace(mut lines: Lines) -> Result<Vec<Op>, OpsError> {
     let mut header = [0; 4];
     for (i, number) in header.iter_mut().enumerate() {
         let Some(line) = lines.next_line()? else {
@@ -196,8 +196,8 @@ mod tests {
         let bytes = std::io::Cursor::new(text.as_bytes().to_vec());
         Lines::of(Source::from_reader(name, Box::new(bytes), None).unwrap())
     }
-    fn read_rep_trace(text: &str) -> Result<Vec<Op>, String> {
-        read_rep(lines("short.rep", text)).map_err(|error| error.to_string())
+    fn parse_malloc_lab_trace(text: &str) -> Result<Vec<Op>, String> {
+        read_malloc_lab_trace(lines("short.rep", text)).map_err(|error| error.to_string())
     }
     fn read_csv(text: &str) -> Result<Vec<Op>, String> {
         csv(lines("ops.csv", text)).map_err(|error| error.to_string())
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn malloc_lab_trace_is_parsed() {
-        let ops = read_rep_trace("20000\n2\n5\n1\na 0 512\na 1 128\nr 0 640\nf 1\nf 0\n").unwrap();
+        let ops = parse_malloc_lab_trace("20000\n2\n5\n1\na 0 512\na 1 128\nr 0 640\nf 1\nf 0\n").unwrap();
         let expected = [
             Op::Alloc { id: 0, layout: layout(512, 16) },
             Op::Alloc { id: 1, layout: layout(128, 16) },
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn invalid_workload_line_error_names_the_line_number() {
         let rep_of = |ops: &str, ids: u64| {
-            read_rep_trace(&format!("1000\n{ids}\n{}\n1\n{ops}\n", ops.lines().count())).unwrap_err()
+            parse_malloc_lab_trace(&format!("1000\n{ids}\n{}\n1\n{ops}\n", ops.lines().count())).unwrap_err()
         };
         let cases = [
             (
@@ -303,7 +303,7 @@ mod tests {
             ("1000\n2\n2\n1\na 0 8\nf 0\n", "short.rep: the file ends after line 6, with 1 of 2 ids"),
         ];
         for (text, error) in cases {
-            assert_eq!(read_rep_trace(text).unwrap_err(), error, "{text}");
+            assert_eq!(parse_malloc_lab_trace(text).unwrap_err(), error, "{text}");
         }
     }
 
@@ -321,7 +321,7 @@ mod tests {
                 words.iter().map(line).collect::<String>()
             };
             let header = format!("0\n2\n{}\n1\n", words.len() + more);
-            for ops in [read_rep_trace(&(header + &text(" "))), read_csv(&text(","))].into_iter().flatten() {
+            for ops in [parse_malloc_lab_trace(&(header + &text(" "))), read_csv(&text(","))].into_iter().flatten() {
                 prop_assert_eq!(ops.len(), words.len(), "no operation may be skipped");
                 let mut live = std::collections::BTreeSet::new();
                 for op in ops {

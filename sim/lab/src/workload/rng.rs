@@ -59,13 +59,13 @@ impl Rng {
 
 /// Values that are drawn with probabilities in proportion to their weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Weighted {
+pub(super) struct WeightedValues {
     values: Vec<usize>,
     /// The cumulative weights: for each value, its weight plus the weights of all values before it.
     ends: Vec<u64>,
 }
 
-impl Weighted {
+impl WeightedValues {
     /// Returns `None` if no weight is above 0, or if the sum of the weights exceeds a `u64`.
     pub(super) fn new(pairs: impl IntoIterator<Item = (usize, u64)>) -> Option<Self> {
         let (mut values, mut ends, mut sum) = (vec![], vec![], 0_u64);
@@ -121,12 +121,12 @@ mod tests {
 
     #[test]
     fn weighted_values_occur_in_proportion_to_their_weights() {
-        let weighted = Weighted::new([(8, 1), (16, 0), (32, 3)]).unwrap();
+        let weighted = WeightedValues::new([(8, 1), (16, 0), (32, 3)]).unwrap();
         let mut rng = Rng::new(3);
         let picks: Vec<_> = (0..10_000).map(|_| weighted.pick(&mut rng)).collect();
         let share = picks.iter().filter(|size| **size == 32).count();
         assert!((7300..7700).contains(&share) && picks.iter().all(|size| *size != 16), "{share}");
-        assert_eq!(Weighted::new([(8, 0)]), None);
-        assert_eq!(Weighted::new([(8, u64::MAX), (9, 1)]), None);
+        assert_eq!(WeightedValues::new([(8, 0)]), None);
+        assert_eq!(WeightedValues::new([(8, u64::MAX), (9, 1)]), None);
     }
 }

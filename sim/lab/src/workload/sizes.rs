@@ -2,7 +2,7 @@
 
 use super::error::SpecError;
 use super::lines::Lines;
-use super::rng::{Rng, Weighted};
+use super::rng::{Rng, WeightedValues};
 use super::spec::Spec;
 use core::fmt;
 use core::str::FromStr;
@@ -47,7 +47,7 @@ enum Kind {
     Fixed(u64),
     Uniform(u64, u64),
     LogNormal { median: f64, sigma: f64, most: u64 },
-    Weighted(Weighted),
+    WeightedValues(WeightedValues),
 }
 
 impl Sizes {
@@ -61,7 +61,7 @@ impl Sizes {
                 let bytes = (median * libm::exp(sigma * rng.normal())) as u64;
                 bytes.clamp(1, *max) as usize
             }
-            Kind::Weighted(weighted) => weighted.pick(rng),
+            Kind::WeightedValues(weighted) => weighted.pick(rng),
         }
     }
 }
@@ -89,15 +89,15 @@ impl FromStr for Sizes {
                 })?;
                 Kind::LogNormal { median, sigma, most: max }
             }
-            "zipf" => Kind::Weighted(zipf(&spec, argument_text)?),
-            "histogram" => Kind::Weighted(histogram(&spec, Path::new(argument_text))?),
+            "zipf" => Kind::WeightedValues(zipf(&spec, argument_text)?),
+            "histogram" => Kind::WeightedValues(histogram(&spec, Path::new(argument_text))?),
             _ => return spec.unknown_name_error(name),
         };
         Ok(Self { text: text.to_owned(), kind })
     }
 }
 
-fn zipf(spec: &Spec<'_>, argument_text: &str) -> Result<Weighted, SpecError> {
+fn zipf(spec: &Spec<'_>, argument_text: &str) -> Result<WeightedValues, SpecError> {
     let arguments = spec.arguments(argument_text, 2, 3)?;
     let exponent = spec.number("the exponent", arguments[0], 0.0, 10.0)?;
     let (min, max) = spec.range(arguments[1], 1, MAX_BYTES)?;
@@ -108,13 +108,13 @@ fn zipf(spec: &Spec<'_>, argument_text: &str) -> Result<Weighted, SpecError> {
     }
     // Weights are integers, so that no sum depends on its order. The first weight is 2^40, and no weight is 0.
     let weight = |rank: u64| (libm::pow(rank as f64, -exponent) * (1_u64 << 40) as f64) as u64;
-    let weighted = Weighted::new((0..ranks).map(|i| ((min + i * step) as usize, weight(i + 1).max(1))));
+    let weighted = WeightedValues::new((0..ranks).map(|i| ((min + i * step) as usize, weight(i + 1).max(1))));
     weighted.map_or_else(|| spec.error("no sizes"), Ok)
 }
 
 const PAIR_FORMAT: &str = "SIZE,COUNT, a size of 1 to 2^30 bytes; the first line may be `size,count`";
 
-fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
+fn histogram(spec: &Spec<'_>, path: &Path) -> Result<WeightedValues, SpecError> {
     if path.as_os_str().is_empty() {
         return spec.error("no file is named");
     }
@@ -135,9 +135,8 @@ fn histogram(spec: &Spec<'_>, path: &Path) -> Result<Weighted, SpecError> {
         Ok(pairs)
     };
     match read_histogram() {
-        Ok(pairs) => {
-            Weighted::new(pairs).map_or_else(|| spec.error("the sum of its counts is zero or too large"), Ok)
-        }
+        Ok(pairs) => WeightedValues::new(pairs)
+            .map_or_else(|| spec.error("the sum of its counts is zero or too large"), Ok),
         Err(error) => spec.error(error.to_string()),
     }
 }

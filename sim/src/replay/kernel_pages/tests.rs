@@ -51,7 +51,7 @@ impl Script {
         ))
     }
     /// Adds the marks of a snapshot, between which the recorder reads the kernel's tables.
-    fn snap(&mut self, moment: &str) -> &mut Self {
+    fn add_snapshot_marks(&mut self, moment: &str) -> &mut Self {
         self.now(&format!("tracing_mark_write: SNAP {moment} begin"))
             .now(&format!("tracing_mark_write: SNAP {moment} slabinfo done"))
             .now(&format!("tracing_mark_write: SNAP {moment} buddyinfo done"))
@@ -94,7 +94,7 @@ impl Script {
 
     /// Checks that the lists rebuilt from the events equal the kernel's table.
     #[track_caller]
-    fn assert_lists_become(&self, before: &[u64], after: &[u64]) {
+    fn assert_list_counts(&self, before: &[u64], after: &[u64]) {
         let at = self.run(before, after);
         assert_eq!((&at.error.causes[..], at.error.pages), (&[][..], 0), "{at:?}\n{}", self.text);
     }
@@ -109,22 +109,22 @@ fn drained_pages_merge_up_to_order_three() {
         for pfn in 8..16 {
             script.take_pages(pfn, 0);
         }
-        script.snap("before");
+        script.add_snapshot_marks("before");
         for &pfn in pages {
             script.drained(pfn, 0);
         }
-        script.snap("after");
+        script.add_snapshot_marks("after");
         script
     };
-    script(&[8]).assert_lists_become(&[], &[1]);
-    script(&[8, 11]).assert_lists_become(&[], &[2]);
-    script(&[8, 11, 9]).assert_lists_become(&[], &[1, 1]);
-    script(&[8, 11, 9, 10]).assert_lists_become(&[], &[0, 0, 1]);
-    script(&[8, 11, 9, 10, 14, 12]).assert_lists_become(&[], &[2, 0, 1]);
-    script(&[8, 11, 9, 10, 14, 12, 15]).assert_lists_become(&[], &[1, 1, 1]);
-    script(&[8, 11, 9, 10, 14, 12, 15, 13]).assert_lists_become(&[], &[0, 0, 0, 1]);
+    script(&[8]).assert_list_counts(&[], &[1]);
+    script(&[8, 11]).assert_list_counts(&[], &[2]);
+    script(&[8, 11, 9]).assert_list_counts(&[], &[1, 1]);
+    script(&[8, 11, 9, 10]).assert_list_counts(&[], &[0, 0, 1]);
+    script(&[8, 11, 9, 10, 14, 12]).assert_list_counts(&[], &[2, 0, 1]);
+    script(&[8, 11, 9, 10, 14, 12, 15]).assert_list_counts(&[], &[1, 1, 1]);
+    script(&[8, 11, 9, 10, 14, 12, 15, 13]).assert_list_counts(&[], &[0, 0, 0, 1]);
     // Neighbours that are not buddies do not merge.
-    script(&[9, 10]).assert_lists_become(&[], &[2]);
+    script(&[9, 10]).assert_list_counts(&[], &[2]);
 }
 
 #[test]
@@ -132,27 +132,38 @@ fn block_is_split_for_a_smaller_allocation() {
     // From page 16 on, 16 pages are freed and merge. One page is taken from the front: 17/0, 18/1, 20/2 and 24/3
     // remain.
     let mut script = Script::default();
-    script.freed(16, 4).snap("before").take_pages(16, 0).snap("after");
-    script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 1, 1, 1]);
+    script.freed(16, 4).add_snapshot_marks("before").take_pages(16, 0).add_snapshot_marks("after");
+    script.assert_list_counts(&[0, 0, 0, 0, 1], &[1, 1, 1, 1]);
     // A block of order 1 is taken from the middle of the rest.
     let mut script = Script::default();
-    script.freed(16, 4).snap("before").take_pages(16, 0).take_pages(20, 1).snap("after");
-    script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 2, 0, 1]);
+    script
+        .freed(16, 4)
+        .add_snapshot_marks("before")
+        .take_pages(16, 0)
+        .take_pages(20, 1)
+        .add_snapshot_marks("after");
+    script.assert_list_counts(&[0, 0, 0, 0, 1], &[1, 2, 0, 1]);
 }
 
 #[test]
 fn only_small_blocks_are_freed_to_per_cpu_lists() {
     let mut script = Script::default();
-    script.take_pages(16, 4).alloc(16, 4).take_pages(32, 3).alloc(32, 3).snap("before");
-    script.freed(32, 3).freed(16, 4).snap("after");
-    script.assert_lists_become(&[], &[0, 0, 0, 0, 1]);
+    script.take_pages(16, 4).alloc(16, 4).take_pages(32, 3).alloc(32, 3).add_snapshot_marks("before");
+    script.freed(32, 3).freed(16, 4).add_snapshot_marks("after");
+    script.assert_list_counts(&[], &[0, 0, 0, 0, 1]);
     // The event of the drain shows that the block was on a per-CPU list, and puts it on the free list.
-    script.drained(32, 3).snap("after");
-    script.assert_lists_become(&[], &[0, 0, 0, 1, 1]);
+    script.drained(32, 3).add_snapshot_marks("after");
+    script.assert_list_counts(&[], &[0, 0, 0, 1, 1]);
     // The next event, which takes the block from a free list, shows that the block never was on a per-CPU list.
     let mut script = Script::default();
-    script.take_pages(32, 3).alloc(32, 3).snap("before").freed(32, 3).snap("after").take_pages(32, 3);
-    script.assert_lists_become(&[], &[0, 0, 0, 1]);
+    script
+        .take_pages(32, 3)
+        .alloc(32, 3)
+        .add_snapshot_marks("before")
+        .freed(32, 3)
+        .add_snapshot_marks("after")
+        .take_pages(32, 3);
+    script.assert_list_counts(&[], &[0, 0, 0, 1]);
 }
 
 #[test]
@@ -160,41 +171,66 @@ fn per_cpu_list_orders_follow_kernel_events() {
     // A huge page is taken from a per-CPU list and freed to it.
     let refill = "mm_page_alloc_zone_locked: page=0 pfn=0x400 order=9 migratetype=1 percpu_refill=1";
     let mut script = Script::default();
-    script.freed(0x400, 10).snap("before").now(refill).alloc(0x400, 9).freed(0x400, 9).snap("after");
+    script
+        .freed(0x400, 10)
+        .add_snapshot_marks("before")
+        .now(refill)
+        .alloc(0x400, 9)
+        .freed(0x400, 9)
+        .add_snapshot_marks("after");
     let huge = |n, block| [0, 0, 0, 0, 0, 0, 0, 0, 0, n, block];
-    script.assert_lists_become(&huge(0, 1), &huge(1, 0));
-    script.drained(0x400, 9).snap("after");
-    script.assert_lists_become(&huge(0, 1), &huge(0, 1));
+    script.assert_list_counts(&huge(0, 1), &huge(1, 0));
+    script.drained(0x400, 9).add_snapshot_marks("after");
+    script.assert_list_counts(&huge(0, 1), &huge(0, 1));
     // Before 5.13 per-CPU lists held single pages only.
     let direct = "mm_page_alloc_zone_locked: page=0 pfn=0x8 order=1 migratetype=0 percpu_refill=0";
     let mut script = Script::default();
-    script.now(direct).alloc(8, 1).snap("before").freed(8, 1).snap("after");
-    script.assert_lists_become(&[], &[0, 1]);
+    script.now(direct).alloc(8, 1).add_snapshot_marks("before").freed(8, 1).add_snapshot_marks("after");
+    script.assert_list_counts(&[], &[0, 1]);
 }
 
 #[test]
 fn adjacent_pages_without_events_move_together() {
     // The event that takes the last page decides for the run of pages without earlier events.
     let mut script = Script::default();
-    script.freed(8, 0).freed(9, 0).freed(10, 0).freed(11, 0).snap("before").take_pages(11, 0).snap("after");
-    script.assert_lists_become(&[0, 0, 1], &[1, 1]);
+    script
+        .freed(8, 0)
+        .freed(9, 0)
+        .freed(10, 0)
+        .freed(11, 0)
+        .add_snapshot_marks("before")
+        .take_pages(11, 0)
+        .add_snapshot_marks("after");
+    script.assert_list_counts(&[0, 0, 1], &[1, 1]);
     // The pages moved to a per-CPU list, as the next event of the first page shows.
     let mut script = Script::default();
-    script.take_pages(4, 0).freed(8, 0).freed(9, 0).alloc(8, 0).snap("before").snap("after");
-    script.assert_lists_become(&[], &[]);
+    script
+        .take_pages(4, 0)
+        .freed(8, 0)
+        .freed(9, 0)
+        .alloc(8, 0)
+        .add_snapshot_marks("before")
+        .add_snapshot_marks("after");
+    script.assert_list_counts(&[], &[]);
 }
 
 #[test]
 fn fallback_events_of_old_and_new_kernels_are_replayed() {
     // One kernel writes the fallback's event first, and then takes a page of the block.
     let mut script = Script::default();
-    script.freed(16, 4).freed(32, 4).snap("before");
-    script.fallback(16, 0).take_pages(16, 0).fallback(32, 0).take_pages(35, 0).snap("after");
-    script.assert_lists_become(&[0, 0, 0, 0, 2], &[2, 2, 2, 2]);
+    script.freed(16, 4).freed(32, 4).add_snapshot_marks("before");
+    script.fallback(16, 0).take_pages(16, 0).fallback(32, 0).take_pages(35, 0).add_snapshot_marks("after");
+    script.assert_list_counts(&[0, 0, 0, 0, 2], &[2, 2, 2, 2]);
     // The other kernel takes two pages and writes no other event.
     let mut script = Script::default();
-    script.freed(16, 4).snap("before").fallback(16, 1).take_pages(18, 0).snap("after").alloc(16, 1);
-    script.assert_lists_become(&[0, 0, 0, 0, 1], &[1, 0, 1, 1]);
+    script
+        .freed(16, 4)
+        .add_snapshot_marks("before")
+        .fallback(16, 1)
+        .take_pages(18, 0)
+        .add_snapshot_marks("after")
+        .alloc(16, 1);
+    script.assert_list_counts(&[0, 0, 0, 0, 1], &[1, 0, 1, 1]);
 }
 
 #[test]
@@ -204,45 +240,52 @@ fn simultaneous_events_of_two_cpus_replay_in_any_order() {
         |pfn| format!("mm_page_alloc_zone_locked: page=0 pfn={pfn} order=0 migratetype=0 percpu_refill=1");
     let alloc = "mm_page_alloc: page=1 pfn=0x8 order=0 migratetype=0 gfp_flags=GFP_KERNEL";
     let mut script = Script::default();
-    script.snap("before").line(0, 9, "mm_page_free: page=0 pfn=0x8 order=0").line(1, 9, &taken("0x8"));
-    script.line(1, 9, alloc).snap("after");
-    script.assert_lists_become(&[1], &[]);
+    script.add_snapshot_marks("before").line(0, 9, "mm_page_free: page=0 pfn=0x8 order=0").line(
+        1,
+        9,
+        &taken("0x8"),
+    );
+    script.line(1, 9, alloc).add_snapshot_marks("after");
+    script.assert_list_counts(&[1], &[]);
     // Events of one CPU are in the right order: the page was freed to the free lists.
     let mut script = Script::default();
-    script.snap("before").line(1, 9, "mm_page_free: page=0 pfn=0x8 order=0").snap("after");
-    script.line(1, 9, &taken("0x8")).assert_lists_become(&[], &[1]);
+    script
+        .add_snapshot_marks("before")
+        .line(1, 9, "mm_page_free: page=0 pfn=0x8 order=0")
+        .add_snapshot_marks("after");
+    script.line(1, 9, &taken("0x8")).assert_list_counts(&[], &[1]);
     // CPU 0 drained page 9, then CPU 1 took it.
     let mut script = Script::default();
-    script.take_pages(9, 0).alloc(9, 0).snap("before").freed(9, 0).line(1, 9, &taken("0x9"));
-    script.line(0, 9, "mm_page_pcpu_drain: page=0 pfn=0x9 order=0 migratetype=0").snap("after");
-    script.assert_lists_become(&[], &[]);
+    script.take_pages(9, 0).alloc(9, 0).add_snapshot_marks("before").freed(9, 0).line(1, 9, &taken("0x9"));
+    script.line(0, 9, "mm_page_pcpu_drain: page=0 pfn=0x9 order=0 migratetype=0").add_snapshot_marks("after");
+    script.assert_list_counts(&[], &[]);
 }
 
 #[test]
 fn state_of_an_untraced_page_follows_from_its_neighbours() {
     // Before the trace, 8/3 was free, and so was one block of order 3 that has no event. A page of block 8/3 is taken.
     let mut script = Script::default();
-    script.snap("before").take_pages(8, 0).snap("after");
-    script.assert_lists_become(&[0, 0, 0, 2], &[1, 1, 1, 1]);
+    script.add_snapshot_marks("before").take_pages(8, 0).add_snapshot_marks("after");
+    script.assert_list_counts(&[0, 0, 0, 2], &[1, 1, 1, 1]);
     // The free block is the second half of a larger one, whose first half was taken.
     let mut script = Script::default();
-    script.take_pages(8, 2).snap("before").drained(8, 2).snap("after");
-    script.assert_lists_become(&[0, 0, 1], &[0, 0, 0, 1]);
+    script.take_pages(8, 2).add_snapshot_marks("before").drained(8, 2).add_snapshot_marks("after");
+    script.assert_list_counts(&[0, 0, 1], &[0, 0, 0, 1]);
     // A block whose first taken page is in the middle was not free: only page 10 was.
     let mut script = Script::default();
-    script.snap("before").take_pages(10, 0).snap("after");
-    script.assert_lists_become(&[1, 0, 0, 1], &[0, 0, 0, 1]);
+    script.add_snapshot_marks("before").take_pages(10, 0).add_snapshot_marks("after");
+    script.assert_list_counts(&[1, 0, 0, 1], &[0, 0, 0, 1]);
     // A page in use excludes every block around it.
     let mut script = Script::default();
-    script.snap("before").take_pages(8, 0).freed(12, 0).snap("after");
-    script.assert_lists_become(&[0, 0, 1, 1], &[1, 1, 0, 1]);
+    script.add_snapshot_marks("before").take_pages(8, 0).freed(12, 0).add_snapshot_marks("after");
+    script.assert_list_counts(&[0, 0, 1, 1], &[1, 1, 0, 1]);
 }
 
 #[test]
 fn blocks_do_not_merge_across_a_zone_end() {
     let mut script = Script::default();
-    script.take_pages(1024, 9).take_pages(1536, 9).alloc(1024, 9).alloc(1536, 9).snap("before");
-    script.freed(1024, 9).freed(1536, 9).snap("after");
+    script.take_pages(1024, 9).take_pages(1536, 9).alloc(1024, 9).alloc(1536, 9).add_snapshot_marks("before");
+    script.freed(1024, 9).freed(1536, 9).add_snapshot_marks("after");
     let zoneinfo = "Node 0, zone DMA\n spanned 1536\n start_pfn: 0\nNode 0, zone DMA32\n spanned 2560\n start_pfn: 1536\n";
     let rows = |free: u64| {
         let row = format!("0 0 0 0 0 0 0 0 0 {free} 0");
@@ -262,7 +305,12 @@ fn blocks_do_not_merge_across_a_zone_end() {
 #[test]
 fn blocks_merge_up_to_the_kernels_largest_order() {
     let mut script = Script::default();
-    script.take_pages(8, 3).alloc(8, 3).snap("before").drained(8, 3).snap("after");
+    script
+        .take_pages(8, 3)
+        .alloc(8, 3)
+        .add_snapshot_marks("before")
+        .drained(8, 3)
+        .add_snapshot_marks("after");
     let table = |large: u64| format!("Node 0, zone DMA 0 0 {large}\n");
     let zoneinfo = "Node 0, zone DMA\n  spanned 4096\n  start_pfn: 0\n".to_owned();
     let beside =
@@ -277,35 +325,44 @@ fn missing_page_events_are_reported_by_cause() {
     // Compaction takes 16/4 from its list without an event. The kernel's table shows the change; the trace shows it
     // only when a page is freed.
     let mut script = Script::default();
-    script.freed(16, 4).take_pages(4, 0).snap("before").freed(17, 0).snap("after");
+    script
+        .freed(16, 4)
+        .take_pages(4, 0)
+        .add_snapshot_marks("before")
+        .freed(17, 0)
+        .add_snapshot_marks("after");
     let at = script.run(&[0, 0, 0, 0, 1], &[]);
     assert_eq!((causes(&at), at.error.pages), (vec![(PageCauseKind::LeftWithoutEvent, 1)], 15));
     assert_eq!(at.rebuilt[..4], [1, 1, 1, 1]);
     // One of two blocks without events is taken. The other block could be the rest of the block of page 4.
     let mut script = Script::default();
-    script.take_pages(4, 0).snap("before").snap("after");
+    script.take_pages(4, 0).add_snapshot_marks("before").add_snapshot_marks("after");
     let at = script.run(&[0, 0, 0, 2], &[0, 0, 0, 1]);
     assert_eq!((causes(&at), at.error.pages, at.rebuilt[3]), (vec![(PageCauseKind::PlaceUnknown, 8)], 8, 2));
     // The cause is unknown. Contradictions earlier than `before` do not count, because the table includes their effect.
     let mut script = Script::default();
-    script.take_pages(4, 0).take_pages(4, 0).snap("before").snap("after");
+    script.take_pages(4, 0).take_pages(4, 0).add_snapshot_marks("before").add_snapshot_marks("after");
     assert_eq!(causes(&script.run(&[], &[1])), [(PageCauseKind::Unknown, 1)]);
     // A page enters the lists while the table is read.
     let mut script = Script::default();
-    script.take_pages(4, 0).snap("before").now("tracing_mark_write: SNAP after slabinfo done").drained(4, 0);
+    script
+        .take_pages(4, 0)
+        .add_snapshot_marks("before")
+        .now("tracing_mark_write: SNAP after slabinfo done")
+        .drained(4, 0);
     script.now("tracing_mark_write: SNAP after buddyinfo done");
     assert_eq!(causes(&script.run(&[], &[])), [(PageCauseKind::MovedWhileRead, 1)]);
     // The header counts more events than the trace has.
     let mut script = Script::default();
     script.text.push_str("# entries-in-buffer/entries-written: 7/20   #P:4\n");
-    script.take_pages(4, 0).snap("before").snap("after");
+    script.take_pages(4, 0).add_snapshot_marks("before").add_snapshot_marks("after");
     assert_eq!(causes(&script.run(&[], &[1])), [(PageCauseKind::LostEvents, 13)]);
 }
 
 #[test]
 fn trace_without_page_events_rebuilds_no_free_list() {
     let mut script = Script::default();
-    script.alloc(8, 0).snap("before").snap("after");
+    script.alloc(8, 0).add_snapshot_marks("before").add_snapshot_marks("after");
     let rows = "Node 0, zone DMA 1\n".to_owned();
     assert!(
         script
@@ -359,7 +416,7 @@ proptest! {
                 before = Some(lists.counts());
                 script = Script::default();
                 // Some pages have events before the first table, so that the lists have something to rebuild.
-                script.snap("before");
+                script.add_snapshot_marks("before");
             }
             match what {
                 0 => if let Some(pfn) = lists.take(order, which) {
@@ -379,7 +436,7 @@ proptest! {
                 _ => {}
             }
         }
-        script.take_pages(0, 0).snap("after");
+        script.take_pages(0, 0).add_snapshot_marks("after");
         let (before, after) = (before.expect("a moment"), lists.counts());
         let at = script.run(&before, &after);
         // The place of blocks without events is a guess, but their number is exact.
@@ -396,7 +453,7 @@ proptest! {
 #[test]
 fn machine_zones_exclude_pages_allocated_before_the_trace() {
     let mut script = Script::default();
-    script.alloc(8, 2).alloc(4, 0).freed(4, 0).snap("before").alloc(16, 4);
+    script.alloc(8, 2).alloc(4, 0).freed(4, 0).add_snapshot_marks("before").alloc(16, 4);
     let zones = |node: u32| {
         let of = |zone, pages, rest| {
             format!(

@@ -9,7 +9,7 @@ fn pool(objects: usize) -> GuardedPool<HeapArea> {
     GuardedPool::new(HeapArea::new(objects * 44, 64).unwrap(), OBJECT).unwrap()
 }
 
-fn write_outside(target: NonNull<u8>, offset: isize) {
+fn write_out_of_bounds(target: NonNull<u8>, offset: isize) {
     // SAFETY: the tests write only within the pool's memory, which belongs to them.
     unsafe { target.offset(offset).write(0x11) };
 }
@@ -22,7 +22,7 @@ fn pool_check_detects_broken_guards_on_both_sides() {
         let mut pool = pool(3);
         let objects = [pool.alloc().unwrap(), pool.alloc().unwrap(), pool.alloc().unwrap()];
         assert_eq!(pool.check_all().count(), 0);
-        write_outside(objects[1], offset);
+        write_out_of_bounds(objects[1], offset);
         let Err(BadFree::Overrun(found)) = pool.check(objects[1]) else {
             panic!("the overwritten byte at {offset} must be detected")
         };
@@ -42,7 +42,7 @@ fn writing_each_byte_of_a_guarded_object_is_valid() {
     // SAFETY: the 30 bytes belong to the test.
     unsafe { object.write_bytes(0xFF, 30) };
     // 8 + 30 + 4 bytes are rounded up to 44, so two bytes are padding.
-    write_outside(object, 34);
+    write_out_of_bounds(object, 34);
     // SAFETY: the object was allocated above and is no longer used.
     assert_eq!(unsafe { pool.free(object) }, Ok(()));
 }
@@ -83,7 +83,7 @@ fn write_to_a_free_object_is_detected_at_reuse() {
             pool.free(a).unwrap();
         }
         assert_eq!(pool.check_all().count(), 0);
-        write_outside(a, offset);
+        write_out_of_bounds(a, offset);
         let found = pool.check_all().next().unwrap();
         assert_eq!((found.address, found.side), (a.addr().get(), side), "{offset}");
         // Offset -8 is the link, which the pool does not follow.
@@ -122,7 +122,7 @@ fn guarded_pool_reports_leaks_with_file_and_line() {
     );
     let mut pool = pool.destroy().unwrap_err();
     // The test destroys the four bytes of a source location, which is reported.
-    (0..4).for_each(|byte| write_outside(first, byte - 8));
+    (0..4).for_each(|byte| write_out_of_bounds(first, byte - 8));
     assert_eq!(pool.leaks().next().unwrap().site, None);
     // SAFETY: the object was allocated above.
     unsafe { pool.free(others[1]) }.unwrap();
@@ -136,7 +136,7 @@ fn guarded_pool_refuses_unaligned_memory() {
     assert_eq!((pool.pool().blocks(), pool.pool().size()), (4, 64));
     let object = pool.alloc().unwrap();
     assert_eq!(object.addr().get() % 32, 0);
-    write_outside(object, 5);
+    write_out_of_bounds(object, 5);
     assert!(matches!(pool.check(object), Err(BadFree::Overrun(Overrun { side: Side::After, .. }))));
 
     let mut memory = super::super::area::StackArea::<256>::new();

@@ -53,7 +53,7 @@ impl Seeds {
             let script = Script::draw(seed);
             if let Err(failure) = outcome(&script) {
                 println!(
-                    "seed {seed} fails: {failure}\nWORLD_SEED={seed} repeats the failure, which is being shrunk."
+                    "seed {seed} fails: {failure}\nWORLD_SEED={seed} repeats the failure, whose script is now shrunk."
                 );
                 let (script, failure) = shrink_script(script, &failure);
                 let path = std::env::temp_dir().join(format!("uslab-world-{seed}.txt"));
@@ -61,7 +61,7 @@ impl Seeds {
                 let written = std::fs::write(&path, &text);
                 println!("{text}");
                 panic!(
-                    "seed {seed}: {failure}; WORLD_SCRIPT={} ({written:?}) repeats the script above",
+                    "seed {seed}: {failure}; WORLD_SCRIPT={} repeats the script above (result of writing the file: {written:?})",
                     path.display()
                 );
             }

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use uslab_tests::jobs::errors;
 use uslab_tests::mutate::{Mutant, MutatedSource, SWITCH, SwitchedSource};
-use uslab_tests::share::{compiler, counts, tracked};
+use uslab_tests::share::{compiler, counts, tracked_files};
 use uslab_tests::tree::mirror;
-use uslab_tests::{cargo_in, workspace};
+use uslab_tests::{cargo_command_in, workspace};
 
 /// Adds [`SWITCH`] to the text of a crate's root module. The switch uses the standard library and calls the C library.
 fn add_mutant_switch(root: &str) -> String {
@@ -70,7 +70,7 @@ impl Tree {
     pub(crate) fn write(&self, instead: Option<(&str, &str)>) -> anyhow::Result<u64> {
         let (mut hasher, mut files) = (DefaultHasher::new(), BTreeMap::new());
         compiler()?.hash(&mut hasher);
-        for path in tracked(&self.of.top)? {
+        for path in tracked_files(&self.of.top)? {
             // Deleted files are still listed.
             let Ok(text) = fs::read(self.of.top.join(&path)) else { continue };
             // The path as cargo prints it.
@@ -104,7 +104,7 @@ impl Tree {
 
     /// Runs cargo in the copy; adds `flags` if the build contains models.
     pub(crate) fn cargo(&self, command: &[&str], targets: &[&str], flags: &str) -> anyhow::Result<Output> {
-        let mut cargo = cargo_in(&self.copy.join(self.of.below()));
+        let mut cargo = cargo_command_in(&self.copy.join(self.of.below()));
         // The dependencies of the models are already built there.
         let units = workspace().join("target/mutants/units");
         cargo

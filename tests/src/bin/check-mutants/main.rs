@@ -170,8 +170,8 @@ fn main() -> ExitCode {
     }
     // Mutants that models leave to tests are not failures.
     let most_live = args.most_live.unwrap_or(if args.models { 100.0 } else { config.most_live });
-    let few = !report.living_rate().exceeds(most_live);
-    let few = few && !report.rate_by_floors().exceeds(config.most_by_floors);
-    let good = report.wrong.is_empty() && few && !report.rate_by_time().exceeds(config.most_by_time);
+    let few = !report.undetected_rate().exceeds(most_live);
+    let few = few && !report.floor_detection_rate().exceeds(config.most_by_floors);
+    let good = report.wrong.is_empty() && few && !report.time_detection_rate().exceeds(config.most_by_time);
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use uslab_tests::jobs::{self, run_with_time_limit, side_by_side};
-use uslab_tests::models::{rows, was_ended_by_time_limit};
+use uslab_tests::models::{has_exceeded_time_limit, rows};
 
 /// A built test program.
 pub(crate) struct Program {
@@ -71,7 +71,7 @@ impl Program {
         let said = message();
         let ended = match ran.status {
             Some(status) if status.success() => TestRunEnd::Passed,
-            _ if said.as_deref().is_some_and(was_ended_by_time_limit) => TestRunEnd::OutOfTime { name },
+            _ if said.as_deref().is_some_and(has_exceeded_time_limit) => TestRunEnd::OutOfTime { name },
             Some(status) => TestRunEnd::Failed { name, message: said.unwrap_or_else(|| status.to_string()) },
             None if failed.is_some() => TestRunEnd::Failed { name, message: said.unwrap_or_default() },
             None => TestRunEnd::OutOfTime { name },

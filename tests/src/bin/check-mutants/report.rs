@@ -97,13 +97,13 @@ impl Report {
         let all = self.judged().count();
         Rate { of: self.judged().filter(|of| which(&of.verdict)).count(), all, sampled: self.sampled }
     }
-    pub(crate) fn living_rate(&self) -> Rate {
+    pub(crate) fn undetected_rate(&self) -> Rate {
         self.share(|verdict| !verdict.is_detected())
     }
-    pub(crate) fn rate_by_floors(&self) -> Rate {
+    pub(crate) fn floor_detection_rate(&self) -> Rate {
         self.share(|verdict| matches!(verdict, Verdict::Floor { .. }))
     }
-    pub(crate) fn rate_by_time(&self) -> Rate {
+    pub(crate) fn time_detection_rate(&self) -> Rate {
         self.share(|verdict| matches!(verdict, Verdict::Time { .. }))
     }
     pub(crate) fn counts<'m>(mutants: impl Iterator<Item = &'m JudgedMutant>) -> String {
@@ -185,9 +185,9 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "neither detected nor explained: {}; detected only by a floor: {}; timed out: {}",
-            self.living_rate(),
-            self.rate_by_floors(),
-            self.rate_by_time()
+            self.undetected_rate(),
+            self.floor_detection_rate(),
+            self.time_detection_rate()
         )?;
         let equivalent =
             self.mutants.iter().filter(|of| !of.verdict.is_detected() && of.equivalent.is_some()).count();
@@ -267,8 +267,8 @@ pub(crate) fn record(args: &Args, report: Report) -> anyhow::Result<Report> {
         judged: judged.clone().count(),
         verdicts: format!("{}, {} did not compile", Report::counts(judged), report.left_out),
         equivalent: explained.count(),
-        live: report.living_rate().to_string(),
-        by_floors: report.rate_by_floors().to_string(),
+        live: report.undetected_rate().to_string(),
+        by_floors: report.floor_detection_rate().to_string(),
     })?;
     Ok(report)
 }
@@ -344,10 +344,10 @@ mod tests {
             judged(Verdict::Time { name: "m".to_owned() }, true),
         ];
         let report = Report { mutants, ..Report::default() };
-        let living = report.living_rate();
+        let living = report.undetected_rate();
         assert_eq!((living.of, living.all), (2, 4));
         assert_eq!(
-            (report.rate_by_floors().of, report.rate_by_time().of, living.interval()),
+            (report.floor_detection_rate().of, report.time_detection_rate().of, living.interval()),
             (1, 1, [50.0; 2])
         );
     }
@@ -440,7 +440,7 @@ mod tests {
         for other in [&["--seed", "2"][..], &["--again"], &["--assembly"]] {
             let error =
                 merged(&[files[0].clone(), files[1].clone(), left(2, other)]).unwrap_err().to_string();
-            assert!(error.contains("expected shares of one run and one build"), "{other:?}: {error}");
+            assert!(error.contains("expected files of one run and one build"), "{other:?}: {error}");
         }
         let twice = fs::read_to_string(&files[2]).unwrap().replace("\"number\":6", "\"number\":5");
         fs::write(&files[2], twice).unwrap();

@@ -136,7 +136,7 @@ impl MemoryState {
                 match B::alloc(&mut self.lists, order) {
                     Some(page) => {
                         self.allocated.push((page, order));
-                        format!("A block of order {order} is allocated, page {page}.")
+                        format!("A block of order {order} is allocated at page {page}.")
                     }
                     None if has_large_block => {
                         return Err(format!(
@@ -183,7 +183,9 @@ impl MemoryState {
                 if let Some(other_state) = owner[page_in_block as usize].replace(state) {
                     return broken_invariant(
                         &[page_in_block],
-                        format!("page {page_in_block} is in two blocks: one is {state}, one {other_state}"),
+                        format!(
+                            "page {page_in_block} is in two blocks: one is {state}, the other is {other_state}"
+                        ),
                     );
                 }
             }

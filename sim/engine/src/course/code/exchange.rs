@@ -120,5 +120,5 @@ pub fn exchange<L: Layer<Object>>(seed: u32) -> Verdict {
         first_excess(&costs_of_student.slabs, &reference.slabs),
     ];
     let first = checks.iter().zip(first).find(|(check, _)| !check.holds).and_then(|(_, first)| first);
-    Verdict::verdict_with_costs::<LayerPolicy<L>>(LAB, seed, &stream, checks, first.map(|at| at as u64 + 1))
+    Verdict::judge_costs::<LayerPolicy<L>>(LAB, seed, &stream, checks, first.map(|at| at as u64 + 1))
 }

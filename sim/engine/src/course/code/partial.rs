@@ -69,5 +69,5 @@ pub fn partial<P: Policy>(seed: u32) -> Verdict {
         .zip(1..)
         .max_by_key(|(excess, operation)| (*excess, u64::MAX - operation))
         .map(|(_, operation)| operation);
-    Verdict::verdict_with_costs::<P>(LAB, seed, &stream, checks, worst_operation)
+    Verdict::judge_costs::<P>(LAB, seed, &stream, checks, worst_operation)
 }

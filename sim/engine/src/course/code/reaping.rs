@@ -135,7 +135,7 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
     let (kept_slabs, slabs) = last(&student);
     let bound = sum(last(&reference)) as f64 * 1.05;
     let requirement = format!(
-        "cost (2 for a full magazine kept for an interval, 1 for an object taken from a slab): at most {bound:.0}"
+        "the cost is at most {bound:.0}: 2 for each interval of a kept full magazine, 1 for each object from a slab"
     );
     let result = format!(
         "2 x {kept_slabs} kept magazines + {slabs} objects from slabs = {}",
@@ -147,7 +147,7 @@ pub fn reaping<R: Reaper>(seed: u32) -> Verdict {
         .iter()
         .zip(&reference)
         .position(|(student, other)| sum(*student) as f64 > sum(*other) as f64 * 1.05 + 60.0);
-    Verdict::verdict_with_costs::<ReaperPolicy<R>>(
+    Verdict::judge_costs::<ReaperPolicy<R>>(
         LAB,
         seed,
         &stream,

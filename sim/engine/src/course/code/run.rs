@@ -148,7 +148,7 @@ impl Verdict {
     }
     /// Returns the verdict on a policy that kept all invariants; the verdict shows the policy's cost. If the cost was
     /// too high, `excess_operation` is the first operation after which it exceeded the limit.
-    pub(super) fn verdict_with_costs<P: Policy>(
+    pub(super) fn judge_costs<P: Policy>(
         lab: &str,
         seed: u32,
         stream: &Stream,

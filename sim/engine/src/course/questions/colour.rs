@@ -55,7 +55,7 @@ fn slab(size: usize, colour: usize) -> Strip {
 fn cache(set_counts: &[usize]) -> Strip {
     let set = |slabs: &usize| (LINE as u32, (*slabs > 0).then(|| slabs.to_string()));
     let text = format!(
-        "The {CACHE_SETS} sets of the cache. A number is the number of slabs whose first object is in the set."
+        "The {CACHE_SETS} sets of the cache. Each number counts the slabs whose first object is in the set."
     );
     Strip { said: text, pieces: set_counts.iter().map(set).collect() }
 }
@@ -78,16 +78,20 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     vec![
         question(
             format!(
-                "{capacity_text}. A colour is a line of {LINE} bytes. How many colours can its slabs have, 0 included?"
+                "{capacity_text}. The first object may begin after 0 or more unused lines of {LINE} bytes: this number of \
+                 lines is the slab's colour. How many colours are possible?"
             ),
             "colours",
             colours,
-            format!("{waste} bytes remain, which are {} lines: one colour for each line, and colour 0.", waste / LINE),
+            format!(
+                "{waste} bytes remain unused: {} lines. From 0 to all of these lines can be before the first object.",
+                waste / LINE
+            ),
             (0..colours).map(|colour| slab(size, colour)).collect(),
         ),
         question(
             format!(
-                "{slabs} such slabs have no colour. A first-level cache has {CACHE_SETS} sets of lines. In how many sets do the first objects of these slabs begin?"
+                "{slabs} such slabs have colour 0. A first-level cache has {CACHE_SETS} sets of lines. In how many sets do the first objects of these slabs begin?"
             ),
             "sets",
             used_cache_sets(&without_colours),
@@ -101,7 +105,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             "Now each slab takes the next colour, and the slab after the last colour takes colour 0 again. In how many sets do the first objects begin?".to_owned(),
             "sets",
             used_cache_sets(&with_colours),
-            format!("One set for each colour in use: {}.", used_cache_sets(&with_colours)),
+            format!("The first objects begin in one set for each colour in use: {}.", used_cache_sets(&with_colours)),
             vec![cache(&with_colours)],
         ),
     ]

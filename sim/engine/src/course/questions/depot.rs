@@ -11,7 +11,7 @@ pub(super) const LAB: QuestionLab = QuestionLab {
     about: "CPU 0 allocates in bursts, and CPU 1 frees the objects. The depot carries the free objects back, as long as it has \
             room for them.",
     shows: "A depot has to hold the burst. A smaller depot sends magazines to slabs and back in every burst; a larger depot holds memory that is never used.",
-    pitfall: "To count the burst in objects, although the depot counts in magazines; to subtract the objects on the freeing CPU's stack, which is full since the burst before.",
+    pitfall: "To count the burst in objects, although the depot counts in magazines; to subtract the objects on the freeing CPU's stack, which is still full from the previous burst.",
     ask,
 };
 
@@ -49,8 +49,8 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
     vec![
         PreparedQuestion::run(
             format!(
-                "CPU 0 allocates {burst} objects and CPU 1 frees them, again and again. {sizes} The depot has room for {depot_room} full \
-                 magazines. In the fourth burst, how many of the burst's {} allocations and frees are not served by the depot, and reach the slabs?",
+                "In each burst, CPU 0 allocates {burst} objects, and then CPU 1 frees them. {sizes} The depot has room for {depot_room} full \
+                 magazines. How many of the fourth burst's {} allocations and frees reach the slabs?",
                 2 * burst
             ),
             number_question("operations"),
@@ -61,7 +61,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                 let burst_ends = result.mark + burst;
                 let refills = slabs.iter().filter(|operation| **operation <= burst_ends).count();
                 let explanation = format!(
-                    "The burst fills {} magazines, and the depot holds {depot_room} of them. CPU 1's stack is full since the burst before, so CPU 1 flushes the other magazines to slabs: {} operations, each with one magazine. CPU 0 refills from these slabs: {refills} operations.",
+                    "The burst fills {} magazines, and the depot holds {depot_room} of them. CPU 1's stack is still full from the previous burst, so CPU 1 flushes the other magazines to slabs: {} operations, each with one magazine. CPU 0 refills from these slabs: {refills} operations.",
                     burst / m,
                     slabs.len() - refills
                 );
@@ -78,7 +78,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
                 move || {
                     let answer = smallest_limit().unwrap_or(0);
                     let explanation = format!(
-                        "The engine ran the burst with room for 0, 1, 2, … magazines, until no operation reached the slabs: the depot needs room for {answer}. The burst fills {} magazines. CPU 1's stack is full since the burst before, so it accepts none of them.",
+                        "The engine ran the burst with room for 0, 1, 2, … magazines, until no operation reached the slabs: the depot needs room for {answer}. The burst fills {} magazines. CPU 1's stack is still full from the previous burst, so it accepts none of them.",
                         burst / m
                     );
                     Answer::new(answer, explanation, 0)

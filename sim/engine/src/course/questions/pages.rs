@@ -52,7 +52,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
             move |result| {
                 let zone_operations = result.operations_at_or_above_level(Path::Pages);
                 let explanation = format!(
-                    "{} of the {n} requests take the lock, one for each batch.",
+                    "{} of the {n} requests take the lock: each of them fetches a batch of pages.",
                     zone_operations.len()
                 );
                 result.count(&zone_operations, explanation)

@@ -33,7 +33,7 @@ struct Change {
 
 impl Change {
     /// Returns `true` if the step leaves a partly filled previous magazine, such as `[1] of 2`.
-    fn leaves_partial_magazine(&self) -> bool {
+    fn has_partial_magazine(&self) -> bool {
         let Some((rounds, size)) = self.after.as_deref().and_then(|after| after.split_once("] of ")) else {
             return false;
         };
@@ -47,8 +47,7 @@ impl Change {
 fn violation_in_trace() -> (CounterexampleTrace, usize, usize) {
     let trace: CounterexampleTrace = serde_json::from_str(include_str!("../../../data/story.json"))
         .expect("the stored counterexample trace must parse");
-    let violation =
-        trace.steps.iter().position(|step| step.changes.iter().any(Change::leaves_partial_magazine));
+    let violation = trace.steps.iter().position(|step| step.changes.iter().any(Change::has_partial_magazine));
     let violation = violation.expect("the trace must break the rule");
     let thread = &trace.steps[violation].thread;
     let is_other_thread = |step: &Step| step.thread != *thread && !step.changes.is_empty();

@@ -41,7 +41,7 @@ fn ask(random: &mut Random) -> Vec<PreparedQuestion> {
         ),
         PreparedQuestion::run(
             format!(
-                "Now magazines of {m} objects are in front of the slabs: a CPU's stack has room for two magazines, and the depot for ten. How many of the {n} frees take a lock, the depot's or another one?"
+                "Now magazines of {m} objects are in front of the slabs: a CPU's stack has room for two magazines, and the depot for ten. How many of the {n} frees take the depot's lock or another lock?"
             ),
             number_question("frees"),
             magazines.clone(),

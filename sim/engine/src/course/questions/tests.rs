@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 const SEEDS: std::ops::Range<u32> = 0..12;
 
 /// Returns the right answers of a lab.
-fn lab_answers(seed: u32, name: &str) -> Vec<u64> {
+fn right_lab_answers(seed: u32, name: &str) -> Vec<u64> {
     (0..).map_while(|n| answer(seed, name, n)).map(|answer| answer.right).collect()
 }
 /// Returns the right answers of all labs.
 fn right_answers(seed: u32) -> BTreeMap<String, Vec<u64>> {
     let question_labs = labs(seed).into_iter().filter(|lab| matches!(lab.work, Work::Questions(_)));
-    question_labs.map(|lab| (lab.name.to_owned(), lab_answers(seed, lab.name))).collect()
+    question_labs.map(|lab| (lab.name.to_owned(), right_lab_answers(seed, lab.name))).collect()
 }
 /// Returns the numbers in a question's text, in order.
 fn numbers(seed: u32, name: &str, question: usize) -> Vec<u64> {
@@ -27,14 +27,14 @@ fn two_magazines_absorb_alternating_operations() {
     for seed in SEEDS {
         let [_, m, .., rounds, operations] = numbers(seed, "two-magazines", 0)[..] else { panic!() };
         assert_eq!(
-            (operations, lab_answers(seed, "two-magazines")[0]),
+            (operations, right_lab_answers(seed, "two-magazines")[0]),
             (4 * rounds, 2 * rounds),
             "seed {seed}, M = {m}"
         );
-        assert_eq!(lab_answers(seed, "two-magazines")[1], 1);
+        assert_eq!(right_lab_answers(seed, "two-magazines")[1], 1);
         // Each round has at most two depot accesses, and up to two more accesses occur until both sides are
         // in a steady state.
-        let visits = lab_answers(seed, "two-magazines")[2];
+        let visits = right_lab_answers(seed, "two-magazines")[2];
         assert!((2 * rounds..=2 * rounds + 2).contains(&visits), "seed {seed}: {visits} in {rounds} rounds");
     }
 }
@@ -48,7 +48,7 @@ fn magazines_beyond_the_depot_limit_are_flushed() {
         assert_eq!(operations, 2 * burst);
         // Each magazine beyond the depot's limit is flushed in one operation and refilled in another.
         assert_eq!(
-            lab_answers(seed, "depot"),
+            right_lab_answers(seed, "depot"),
             [2 * (burst / 8 - depot_room), burst / 8, burst * 256],
             "seed {seed}"
         );
@@ -59,10 +59,10 @@ fn magazines_beyond_the_depot_limit_are_flushed() {
 fn remote_frees_cost_less_with_magazines_than_with_slub() {
     for seed in SEEDS {
         let [_, n, ..] = numbers(seed, "remote-frees", 0)[..] else { panic!() };
-        assert_eq!(lab_answers(seed, "remote-frees")[..2], [n, n / 8 - 2], "seed {seed}");
+        assert_eq!(right_lab_answers(seed, "remote-frees")[..2], [n, n / 8 - 2], "seed {seed}");
         // All objects of the slabs are in use or on CPU 1, except the rest of the last slab.
         let expected_slabs = if n.is_multiple_of(16) { 3 } else { 2 };
-        assert_eq!(lab_answers(seed, "remote-frees")[2], expected_slabs, "seed {seed}, {n} objects");
+        assert_eq!(right_lab_answers(seed, "remote-frees")[2], expected_slabs, "seed {seed}, {n} objects");
     }
 }
 
@@ -70,23 +70,23 @@ fn remote_frees_cost_less_with_magazines_than_with_slub() {
 fn per_cpu_page_batches_have_63_pages() {
     for seed in SEEDS {
         let [_, n] = numbers(seed, "pages", 1)[..] else { panic!() };
-        assert_eq!(lab_answers(seed, "pages"), [63, n.div_ceil(63), 1], "seed {seed}");
+        assert_eq!(right_lab_answers(seed, "pages"), [63, n.div_ceil(63), 1], "seed {seed}");
     }
 }
 
 #[test]
 fn slab_colours_use_the_leftover_cache_lines() {
     for seed in SEEDS {
-        let [page, objects, size, line, 0] = numbers(seed, "colour", 0)[..] else { panic!() };
+        let [page, objects, size, 0, line] = numbers(seed, "colour", 0)[..] else { panic!() };
         let [slabs, ..] = numbers(seed, "colour", 1)[..] else { panic!() };
         let colours = (page - objects * size) / line + 1;
-        assert_eq!(lab_answers(seed, "colour"), [colours, 1, colours.min(slabs)], "seed {seed}");
+        assert_eq!(right_lab_answers(seed, "colour"), [colours, 1, colours.min(slabs)], "seed {seed}");
     }
 }
 
 #[test]
 fn course_counterexample_fails_when_the_new_magazine_is_loaded() {
-    assert_eq!(lab_answers(3, "race"), [10, 7, 2]);
+    assert_eq!(right_lab_answers(3, "race"), [10, 7, 2]);
 }
 
 #[test]

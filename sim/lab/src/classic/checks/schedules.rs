@@ -23,7 +23,7 @@ fn alloc_and_free(world: &World) -> Vec<Option<usize>> {
 }
 
 /// Runs operations that only a cache's owner calls, such as drains and reaps.
-fn maintain(world: &World) -> Vec<Option<usize>> {
+fn run_maintenance(world: &World) -> Vec<Option<usize>> {
     for _ in 0..STEPS / 2 {
         match choose(4) {
             0 => world.cache.drain(),
@@ -43,7 +43,7 @@ pub(super) fn exchange() {
     );
 }
 pub(super) fn owner_is_tested() {
-    let other_threads: [ThreadFn; 3] = [alloc_and_free, alloc_and_free, maintain];
+    let other_threads: [ThreadFn; 3] = [alloc_and_free, alloc_and_free, run_maintenance];
     let world = World::new(2, 1, OBJECTS).contended(3);
     let world =
         run(world, (Script::on(0), alloc_and_free), &other_threads.map(|function| (Script::on(1), function)));

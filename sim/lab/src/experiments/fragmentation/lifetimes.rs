@@ -64,7 +64,7 @@ pub(super) fn run(context: &Context<'_>, findings: &mut Findings) -> anyhow::Res
         says: "lifetimes of two kinds keep fragmentation low: most objects die young, a few live long".into(),
         source: "Memory Allocators from Scratch, after Wilson and others 1995".into(),
         found: format!(
-            "two kinds of lifetimes lose less memory than both other distributions under {}, and more under {}; the other policies show no clear difference; a difference counts if its interval over the seeds excludes 0",
+            "with lifetimes of two kinds, less memory is lost than with both other distributions under {}, and more under {}; the other policies show no clear difference; a difference counts if its interval over the seeds excludes 0",
             names(&lower),
             names(&higher)
         ),

@@ -23,7 +23,7 @@ fn steps(samples: &[Sample]) -> f64 {
 /// a run.
 fn parts_of(run: &Run) -> [[f64; 3]; 2] {
     let new = &run.outcome.samples[..(run.outcome.samples.len() / 20).max(1)];
-    let parts = [new, run.quarters(1, 2), run.quarters(3, 4)];
+    let parts = [new, run.samples_of_quarters(1, 2), run.samples_of_quarters(3, 4)];
     [parts.map(|samples| 100.0 - Run::mean(samples, |s| run.percent_of_possible(s))), parts.map(steps)]
 }
 

@@ -69,7 +69,7 @@ pub(super) struct Run {
 
 impl Run {
     /// Returns the samples from the end of quarter `from` to the end of quarter `to` of the run.
-    pub(super) fn quarters(&self, from: usize, to: usize) -> &[Sample] {
+    pub(super) fn samples_of_quarters(&self, from: usize, to: usize) -> &[Sample] {
         let samples = &self.outcome.samples;
         &samples[samples.len() * from / 4..(samples.len() * to / 4).max(samples.len() * from / 4 + 1)]
     }
@@ -78,7 +78,7 @@ impl Run {
     }
     /// Returns the used fraction of the memory in per cent, as the mean over the second half of the run.
     pub(super) fn in_use(&self) -> f64 {
-        let free = Self::mean(self.quarters(2, 4), |s| s.holes.total as f64);
+        let free = Self::mean(self.samples_of_quarters(2, 4), |s| s.holes.total as f64);
         100.0 - free * 100.0 / self.bytes as f64
     }
     /// Returns the percentage of free memory that is in the largest piece.
@@ -97,10 +97,10 @@ impl Run {
     }
     /// Returns the mean of the largest piece's share, over the second half of the run.
     pub(super) fn share(&self) -> f64 {
-        Self::mean(self.quarters(2, 4), Self::largest_piece_percent)
+        Self::mean(self.samples_of_quarters(2, 4), Self::largest_piece_percent)
     }
     pub(super) fn mean_percent_of_possible(&self) -> f64 {
-        Self::mean(self.quarters(2, 4), |s| self.percent_of_possible(s))
+        Self::mean(self.samples_of_quarters(2, 4), |s| self.percent_of_possible(s))
     }
 }
 

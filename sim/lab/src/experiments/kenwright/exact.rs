@@ -101,7 +101,7 @@ pub(super) fn compare_touched_blocks(context: &Context<'_>, findings: &mut Findi
         says: "blocks are initialised as they are needed".into(),
         source: "Kenwright 2012".into(),
         found: format!(
-            "the listing initialises a new block at each allocation until the pool's end, which is up to {worst_ratio:.0} times the largest number of blocks in use. In {by_need} of {} workloads it initialises no more blocks than were in use; with the check that the paper proposes as a later improvement, in {by_check} workloads",
+            "the listing initialises a new block at each allocation until the pool's end, which is up to {worst_ratio:.0} times the largest number of blocks in use. In {by_need} of {} workloads it initialises no more blocks than were in use. With the check that the paper proposes as a later improvement, this holds in {by_check} workloads",
             loads.len()
         ),
         holds: match by_need {

@@ -130,7 +130,7 @@ impl Kenwright {
             says: "the pool is ten times as fast as the system's malloc".into(),
             source: "Kenwright 2012, figure 4".into(),
             found: format!(
-                "the pool is ten times as fast or more in {} of {} rows, slower than that in {}, and undecided in {}; the medians are {min_ratio:.1} to {max_ratio:.1}. The paper measured the malloc of Windows 7. If the system's malloc returns memory and faults it in again, the ratio measures pages, not malloc",
+                "the pool is at least ten times as fast in {} of {} rows, and less than ten times as fast in {}; {} rows are undecided. The medians are {min_ratio:.1} to {max_ratio:.1}. The paper measured the malloc of Windows 7. If the system's malloc returns memory and faults it in again, the ratio measures pages, not malloc",
                 rows(Holds::Yes),
                 verdicts.len(),
                 rows(Holds::No),

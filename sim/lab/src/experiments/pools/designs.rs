@@ -63,7 +63,7 @@ impl Default for FreeList {
     }
 }
 
-fn walk_flags(slots: &mut [Particle]) -> usize {
+fn walk_flagged_slots(slots: &mut [Particle]) -> usize {
     let mut active = 0;
     for particle in slots.iter_mut() {
         if particle.active {
@@ -91,7 +91,7 @@ impl<const SCANS: bool> Design for Flags<SCANS> {
         self.0[key].active = false;
     }
     fn walk(&mut self) -> usize {
-        walk_flags(&mut self.0)
+        walk_flagged_slots(&mut self.0)
     }
     fn inspected(&mut self) -> usize {
         self.0.len()
@@ -120,14 +120,14 @@ impl Design for FreeList {
         self.head = key as u32;
     }
     fn walk(&mut self) -> usize {
-        walk_flags(&mut self.slots)
+        walk_flagged_slots(&mut self.slots)
     }
     fn inspected(&mut self) -> usize {
         self.slots.len()
     }
 }
 
-fn walk_slice(particles: &mut [Particle]) -> usize {
+fn walk_particle_slice(particles: &mut [Particle]) -> usize {
     particles.iter_mut().for_each(Particle::update);
     particles.len()
 }
@@ -144,7 +144,7 @@ impl Design for PackedArray<Particle> {
         unreachable!("values of the packed array are freed by place")
     }
     fn walk(&mut self) -> usize {
-        walk_slice(self.as_mut_slice())
+        walk_particle_slice(self.as_mut_slice())
     }
     fn inspected(&mut self) -> usize {
         self.len()
@@ -163,7 +163,7 @@ impl Design for SlotMap<Particle> {
         SlotMap::free(self, key);
     }
     fn walk(&mut self) -> usize {
-        walk_slice(self.as_mut_slice())
+        walk_particle_slice(self.as_mut_slice())
     }
     fn inspected(&mut self) -> usize {
         self.len()

@@ -11,7 +11,7 @@ mod claims;
 mod designs;
 mod phases;
 
-use super::{Context, counting_subsystem};
+use super::{Context, four_cpu_subsystem};
 use crate::findings::clock::{self, Samples};
 use crate::findings::{Axis, Bars, Findings, Table, Value};
 use clap::Args;
@@ -46,7 +46,7 @@ impl Pools {
             let frames = context.scale(FRAMES);
             let order = Order::new(set, frames, &mut rng);
             let subsystem = if context.exact {
-                counting_subsystem()?
+                four_cpu_subsystem()?
             } else {
                 Subsystem::new(Config { check_frees: false, ..Config::default() })?
             };
@@ -58,7 +58,7 @@ impl Pools {
                 runs[design] = run;
                 Ok([run.build, run.churn, run.walks])
             })?;
-            shortened |= !runs_as_long_as_article(set, frames, walks);
+            shortened |= !has_article_run_length(set, frames, walks);
             findings.table(table(*number, set, frames, walks, &runs, &samples));
             all.push(SetTimes { set: *number, samples });
         }
@@ -74,12 +74,12 @@ impl Pools {
 
 /// Returns `true` if a set runs at the article's full length, so that its times can be compared with the article's
 /// times.
-fn runs_as_long_as_article(set: &Set, frames: usize, walks: usize) -> bool {
+fn has_article_run_length(set: &Set, frames: usize, walks: usize) -> bool {
     (frames, walks) == (FRAMES, set.walks)
 }
 
 fn table(number: u8, set: &Set, frames: usize, walks: usize, runs: &[Run], samples: &[Samples<3>]) -> Table {
-    let article = runs_as_long_as_article(set, frames, walks);
+    let article = has_article_run_length(set, frames, walks);
     let design_columns = [
         "design",
         "looked at in a walk",
