@@ -136,7 +136,7 @@ pub fn validate(options: &Options, progress: &Progress) -> anyhow::Result<Valida
     })
 }
 
-/// Returns the largest number of CPUs up to which every number of CPUs counts as validated_cpu_count.
+/// Returns the largest number of CPUs up to which every number of CPUs is validated.
 fn validated_cpu_count(points: &[Point], counts: &[usize]) -> u32 {
     let off = |cpus| points.iter().filter(|point| point.cpus == cpus && !point.within).count();
     let hold = counts.iter().map(|cpus| *cpus as u32).take_while(|cpus| off(*cpus) <= MAX_WRONG_PREDICTIONS);

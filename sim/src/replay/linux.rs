@@ -41,7 +41,7 @@ pub(super) fn design(kernel: &Kernel) -> String {
 }
 
 /// Returns an option that sets the slab size from the kernel's table, if the rule for `cpus` CPUs gives a different
-/// size. The size of a slab depends on the number of slab_size_option CPUs, but a trace names only the online CPUs.
+/// size. The size of a slab depends on the number of present CPUs, but a trace names only the online CPUs.
 pub(super) fn slab_size_option(design: &str, slabinfo: Option<&SlabInfo>, cpus: u32) -> String {
     let option = |name| design.split(':').find_map(|option| option.strip_prefix(name)?.parse().ok());
     let Some(rows) = slabinfo.map(|slabinfo| &slabinfo.rows).filter(|_| !design.contains("slab_min_objects"))

@@ -510,7 +510,7 @@ impl DesignReport {
     }
 }
 
-/// Returns the slab_range around a predicted number of slabs: one slab, plus 2 %, plus up to 3 % for slabs without
+/// Returns the range around a predicted number of slabs: one slab, plus 2 %, plus up to 3 % for slabs without
 /// traced objects. The parameter `hidden` is the number of slabs whose objects the trace does not show.
 fn slab_range(slabs: i64, hidden: u64) -> [i64; 2] {
     let most = slabs * 3 / 100;

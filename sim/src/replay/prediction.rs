@@ -235,9 +235,9 @@ fn mib(pages: u64) -> String {
     format!("{:.2} MiB", (pages * PAGE_SIZE as u64) as f64 / f64::from(1 << 20))
 }
 
-/// Returns the error_band around a prediction: a tenth of the slabs, plus the difference between boots with the same
+/// Returns the error band around a prediction: a tenth of the slabs, plus the difference between boots with the same
 /// options, plus two slabs below or one above. Predictions for small caches are too large more often than too small.
-/// For kernels from 6.12 to 7.2, 92 of 100 caches are inside the error_band (recordings `files`, `tcp`, `msg`).
+/// For kernels from 6.12 to 7.2, 92 of 100 caches are inside the error band (recordings `files`, `tcp`, `msg`).
 fn error_band(predicted: u64, noise: u64) -> [u64; 2] {
     let width = predicted / 10 + noise;
     [predicted.saturating_sub(width + 2), predicted + width + 1]

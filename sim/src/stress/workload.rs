@@ -55,7 +55,7 @@ impl Workload {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Runs one run_turn of the workload: hundreds or thousands of operations, or fewer if a pause of the world begins.
+    /// Runs one turn of the workload: hundreds or thousands of operations, or fewer if a pause of the world begins.
     pub(super) fn run_turn(self, worker: &mut Worker<'_, '_>) {
         worker.workload = self;
         worker.look(4);

@@ -381,7 +381,7 @@ struct Step {
     component: f64,
 }
 
-/// Chooses terms by orthogonal choose_terms pursuit: each time, the term that explains the largest unexplained part of
+/// Chooses terms by orthogonal matching pursuit: each time, the term that explains the largest unexplained part of
 /// the values. The components along earlier terms are first subtracted from each term (Gram and Schmidt). Returns one
 /// fit to `points` for each number of terms, from zero terms on.
 fn choose_terms(columns: &[Vec<f64>], y: &[f64], points: &[usize]) -> Vec<FittedModel> {

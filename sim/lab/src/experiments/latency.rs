@@ -281,7 +281,7 @@ fn fragment<A: Allocator>(context: &Context<'_>, allocator: &mut A) -> anyhow::R
 /// The quantiles in the table: a value `n` means that one call in `n` is at least as slow as the quantile.
 const QUANTILES_ONE_IN: [u64; 7] = [2, 10, 100, 1000, 10_000, 100_000, 1_000_000];
 
-/// Returns the shortest duration among the min_of_slowest `1 / fraction` of the samples; `None` if there are too few
+/// Returns the shortest duration among the slowest `1 / fraction` of the samples; `None` if there are too few
 /// samples.
 fn min_of_slowest(times: &Histogram<u64>, fraction: u64) -> Option<u64> {
     (times.len() >= fraction).then(|| times.value_at_quantile(1.0 - 1.0 / fraction as f64))
